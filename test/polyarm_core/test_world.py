@@ -1,0 +1,124 @@
+"""Reach, observation, legal actions and success (LDT-Coord eqs. 1-5)."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyarm_core.constraints import STAY, Action
+from polyarm_core.scenario import load_scenario
+from polyarm_core.world import (
+    World,
+    distance_to_goal,
+    legal_actions,
+    locate,
+    nearest_placement,
+    observe,
+    satisfied,
+    succeeded,
+    swept_zones,
+)
+
+SORT = load_scenario("sort")
+PLACEMENTS = sorted(SORT.placements)
+ENTITIES = sorted(SORT.entities)
+
+
+def world_at(where: dict[str, str], offset: tuple[float, float] = (0.0, 0.0), **held: str) -> World:
+    positions = {}
+    for entity, placement in where.items():
+        x, y, z = SORT.placements[placement].xyz
+        positions[entity] = (x + offset[0], y + offset[1], z + 0.04)
+    return World(positions, held_by=held)
+
+
+layouts = st.permutations(PLACEMENTS).map(lambda order: dict(zip(ENTITIES, order, strict=False)))
+
+
+@given(layouts, st.sampled_from(sorted(SORT.arms)))
+def test_legal_actions_are_exactly_equation_5(where: dict[str, str], arm: str) -> None:
+    band = SORT.arms[arm].reach
+    expected = {STAY}
+    for e in ENTITIES:
+        goal = SORT.entities[e].goal
+        assert goal is not None
+        if where[e] not in band or where[e] == goal:
+            continue
+        for p in band:
+            closer = abs(SORT.order(p) - SORT.order(goal)) < abs(SORT.order(where[e]) - SORT.order(goal))
+            if (p == goal or (p in SORT.shared_placements and closer)) and p not in where.values():
+                expected.add(Action("move", e, p))
+    legal = legal_actions(SORT, observe(SORT, world_at(where), arm))
+    assert set(legal) == expected
+    assert len(set(legal)) == len(legal) and list(legal) == sorted(legal)
+
+
+@given(layouts, st.sampled_from(sorted(SORT.arms)))
+def test_nothing_outside_the_reach_band_is_observed(where: dict[str, str], arm: str) -> None:
+    observation = observe(SORT, world_at(where), arm)
+    assert set(observation.entities.values()) <= set(SORT.arms[arm].reach)
+    assert observation.occupied <= set(SORT.arms[arm].reach)
+    for other in ENTITIES:  # moving what is out of reach changes nothing
+        if where[other] not in SORT.arms[arm].reach:
+            free = [p for p in PLACEMENTS if p not in where.values() and p not in SORT.arms[arm].reach]
+            for p in free:
+                assert observe(SORT, world_at({**where, other: p}), arm) == observation
+
+
+@given(st.floats(-2, 2), st.floats(-1, 2))
+def test_nearest_placement_is_nearest(x: float, y: float) -> None:
+    found = nearest_placement(SORT, (x, y, 0.2))
+    best = min(math.dist((x, y), p.xyz[:2]) for p in SORT.placements.values())
+    assert math.dist((x, y), SORT.placements[found].xyz[:2]) == best
+
+
+@given(layouts)
+def test_every_legal_move_brings_its_entity_closer(where: dict[str, str]) -> None:
+    for arm in SORT.arms:
+        for action in legal_actions(SORT, observe(SORT, world_at(where), arm)):
+            if not action.is_stay:
+                before = distance_to_goal(SORT, action.entity, where[action.entity])
+                assert distance_to_goal(SORT, action.entity, action.placement) < before
+
+
+def test_success_needs_every_entity_at_its_goal_and_released() -> None:
+    done = {e: str(SORT.entities[e].goal) for e in ENTITIES}
+    assert succeeded(SORT, world_at(done))
+    assert not succeeded(SORT, world_at(done, blue_square="alice"))
+    assert not succeeded(SORT, world_at(done, offset=(0.101, 0.0)))
+    assert succeeded(SORT, world_at(done, offset=(0.06, 0.06)))
+    assert satisfied(SORT, world_at({**done, "blue_square": "panel3"})) == {"pink_polygon", "yellow_trapezoid"}
+
+
+def test_an_entity_beside_its_goal_can_be_put_right() -> None:
+    where = {e: str(SORT.entities[e].goal) for e in ENTITIES}
+    legal = legal_actions(SORT, observe(SORT, world_at(where, offset=(0.0, 0.12)), "alice"))
+    assert Action("move", "blue_square", "pad2") in legal
+
+
+def test_an_entity_in_another_gripper_is_not_offered() -> None:
+    where = {"blue_square": "panel3", "pink_polygon": "panel1", "yellow_trapezoid": "panel7"}
+    assert "blue_square" in observe(SORT, world_at(where), "alice").entities
+    assert "blue_square" not in observe(SORT, world_at(where, blue_square="bob"), "alice").entities
+    holder = observe(SORT, world_at({**where, "blue_square": "panel5"}, blue_square="bob"), "bob")
+    assert holder.holding == "blue_square" and "panel5" not in holder.occupied
+
+
+def test_arm_with_something_in_hand_can_only_act_on_it() -> None:
+    where = {"blue_square": "panel1", "pink_polygon": "panel3", "yellow_trapezoid": "panel7"}
+    legal = legal_actions(SORT, observe(SORT, world_at(where, pink_polygon="bob"), "bob"))
+    assert {a.entity for a in legal if not a.is_stay} == {"pink_polygon"}
+
+
+def test_zones_of_moves_that_meet_are_shared() -> None:
+    assert swept_zones(SORT, "alice", ["panel1", "pad2"]) == frozenset()
+    assert swept_zones(SORT, "alice", ["pad2", "panel3"]) == {"around_panel3"}
+    assert swept_zones(SORT, "bob", ["panel3", "panel5"]) == {"around_panel3", "around_panel5"}
+    assert swept_zones(SORT, "chad", ["panel7", "pad6"]) == frozenset()
+
+
+def test_locate_names_every_entity() -> None:
+    where = {"blue_square": "panel1", "pink_polygon": "panel3", "yellow_trapezoid": "panel7"}
+    assert locate(SORT, world_at(where, offset=(0.05, -0.05))) == where
