@@ -123,9 +123,11 @@ class LeaseGuard:
             del self._expiry[grant.arm]
         return out
 
-    def end(self, arm: str) -> None:
-        """The action under the arm's lease is over; its token is spent."""
-        self._expiry.pop(arm, None)
+    def end(self, arm: str, token: int | None = None) -> None:
+        """The action under the arm's lease is over; its token is spent. With ``token``: only if it is that lease."""
+        held = self._expiry.get(arm)
+        if held is not None and token in (None, held[0].token):
+            del self._expiry[arm]
 
     def end_all(self, arms: Collection[str]) -> None:
         """End the leases of these arms (reset, protective stop)."""

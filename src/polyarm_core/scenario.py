@@ -43,6 +43,9 @@ class Arm(_Model):
     model: Name
 
 
+BACKENDS = ("transformers", "openai", "heuristic", "server")
+
+
 class ModelSpec(_Model):
     """A language model that arms can name.
 
@@ -56,6 +59,18 @@ class ModelSpec(_Model):
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     timeout: Positive = 15.0
+
+
+def parse_model(text: str, like: ModelSpec) -> ModelSpec:
+    """A model given as ``BACKEND`` or ``BACKEND:NAME`` (command line, parameters); the rest as in ``like``.
+
+    Raises:
+        UnknownName: no such backend.
+    """
+    backend, _, name = text.partition(":")
+    if backend not in BACKENDS:
+        raise UnknownName("model backend", backend, BACKENDS)
+    return ModelSpec.model_validate({**like.model_dump(), "backend": backend, "name": name or like.name})
 
 
 class Placement(_Model):

@@ -11,7 +11,14 @@ import time as _time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from polyarm_core.constraints import Action, Declaration, Intent, entity_element, placement_element
+from polyarm_core.constraints import (
+    Action,
+    Declaration,
+    Intent,
+    entity_element,
+    placement_element,
+    zone_element,
+)
 from polyarm_core.declaration import complete, declare
 from polyarm_core.errors import InvalidValue
 from polyarm_core.leases import Grant, LeaseTable
@@ -62,10 +69,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class ArmSnapshot:
-    """An arm in a snapshot: status and the token under which it moves (0 = none)."""
+    """An arm in a snapshot: status, the token under which it moves (0 = none), the zones in which its links are."""
 
     status: ArmStatus
     token: int = 0
+    zones: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +386,12 @@ class SlotProtocol:
         if action.placement in others and action.placement in scenario.arm(arm).reach:
             element = placement_element(action.placement)
             return ArmVerdict(arm, action, Decision.YIELD, TwinRule.OCCUPIED, element, others[action.placement])
+        least = declare(scenario, arm, action, where) if action.entity in where else Declaration()
+        for rival, state in sorted(snapshot.arms.items()):  # an arm that failed on the way still stands there
+            if rival != arm and state.status in (ArmStatus.HOLDING, ArmStatus.PROTECTIVE_STOP):
+                blocked = {zone_element(zone) for zone in state.zones} & least.exclusive
+                if blocked:
+                    return ArmVerdict(arm, action, Decision.YIELD, TwinRule.OCCUPIED, min(blocked), rival)
         if action not in legal_actions(scenario, observe(scenario, snapshot.world, arm)):
             element = entity_element(action.entity) if action.entity in where else action.entity or action.verb
             return ArmVerdict(arm, action, Decision.YIELD, TwinRule.ILLEGAL, element)

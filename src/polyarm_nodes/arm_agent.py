@@ -1,0 +1,246 @@
+"""Agent node of one arm: answers every slot opening with one intent report; the model thinks in a worker thread."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from diagnostic_msgs.msg import DiagnosticStatus
+from polyarm.msg import ActionResult, IntentReport, SlotOpening, SlotVerdict, WorldState
+
+from polyarm_core.agents import ArmAgent, Choice, DecidedBy, Deliberation
+from polyarm_core.errors import InvalidValue, PolyarmError
+from polyarm_core.llm.interface import LanguageModel, Prompt, Scores
+from polyarm_core.llm.registry import open_model
+from polyarm_core.scenario import load_scenario, parse_model
+from polyarm_core.slots import Snapshot
+from polyarm_nodes import qos, topics
+from polyarm_nodes.convert import (
+    DECIDED_BY,
+    action_from_message,
+    action_to_message,
+    decision_from_message,
+    declaration_to_message,
+    snapshot_from_message,
+)
+from polyarm_nodes.lifecycle import PolyarmNode, run_node
+from polyarm_nodes.parameters import ARM_AGENT, declare_parameters
+from polyarm_nodes.validation import Malformed, check_message
+
+DEADLINE_SHARE = 0.8  # of the slot's deadline, so that a fallback report still arrives in time
+
+
+@dataclass
+class _Pending:
+    """The slot that is being decided."""
+
+    opening: SlotOpening
+    received: float  # s, steady
+    deliberation: Deliberation | None = None
+    asked: float = 0.0  # s, steady; when the model was asked
+
+
+class ArmAgentNode(PolyarmNode):
+    """Observes, lets the arm's model score the legal actions, declares constraints, reports."""
+
+    def __init__(self) -> None:
+        super().__init__("arm_agent")
+        self._pending: _Pending | None = None
+        self._snapshot: Snapshot | None = None
+        self._reported: IntentReport | None = None
+        self._episode = 0
+        self._answered: tuple[int, int] = (0, 0)  # twin epoch and slot of the last report
+        self._sequence = 0
+        self._asked: Future[Scores] | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self._trace: IO[str] | None = None
+        self._model: LanguageModel | None = None
+
+    def configure(self) -> None:
+        values = declare_parameters(self, ARM_AGENT)
+        self._scenario = load_scenario(values["scenario"])
+        arm = values["arm"] or self.get_namespace().rsplit("/", 1)[-1]
+        spec = self._scenario.models[self._scenario.arm(arm).model]
+        if values["model"]:
+            spec = parse_model(values["model"], spec)
+        self._timeout = values["model_timeout"] or spec.timeout
+        spec = spec.model_copy(update={"timeout": self._timeout})
+        if spec.backend == "transformers" and not (values["model_url"] or values["model_port_file"]):
+            raise InvalidValue(
+                "model_port_file", "", "the port file or model_url of a model server (ros2 run polyarm model_server)"
+            )
+        self._model = open_model(spec, url=values["model_url"] or None, port_file=values["model_port_file"] or None)
+        self._by = DecidedBy.HEURISTIC if spec.backend == "heuristic" else DecidedBy.MODEL
+        self._agent = ArmAgent(self._scenario, arm, values["stay_patience"])
+        if values["trace_file"]:
+            self._trace = Path(values["trace_file"]).open("a", buffering=1, encoding="utf-8")
+        cell = topics.parent_namespace(self.get_namespace())
+        self._reports = self.create_publisher(IntentReport, topics.cell_topic(cell, topics.INTENTS), qos.REPORTS)
+        for kind, name, callback, profile in (
+            (SlotOpening, topics.SLOT_OPENING, self._on_opening, qos.OPENINGS),
+            (WorldState, topics.WORLD, self._on_world, qos.WORLD),
+            (SlotVerdict, topics.VERDICTS, self._on_verdict, qos.VERDICTS),
+            (ActionResult, topics.ACTION_RESULTS, self._on_result, qos.RESULTS),
+        ):
+            self.create_subscription(kind, topics.cell_topic(cell, name), callback, profile)
+        self._scored = self.create_guard_condition(self._on_scored)
+        self.create_steady_timer(0.1, self._on_tick)
+
+    def close(self) -> None:
+        self._worker.shutdown(wait=False, cancel_futures=True)
+        if self._trace is not None:
+            self._trace.close()
+
+    # -- what arrives ---------------------------------------------------------------------------------------------
+
+    def _on_world(self, message: WorldState) -> None:
+        try:
+            snapshot = snapshot_from_message(message, self._scenario)
+        except Malformed as why:
+            self.refuse("malformed", f"world state: {why}")
+            return
+        if snapshot.episode != self._episode:
+            self._episode = snapshot.episode
+            self._agent.reset()
+        self._snapshot = snapshot
+        self._deliberate()
+
+    def _on_opening(self, message: SlotOpening) -> None:
+        if not self.active:
+            return
+        try:
+            check_message(message)
+        except Malformed as why:
+            self.refuse("malformed", f"slot opening: {why}")
+            return
+        if self._agent.arm not in message.expected:
+            return
+        key = (message.epoch, message.slot)
+        if key <= self._answered and self._reported is not None and message.episode == self._reported.episode:
+            self.refuse("stale", f"slot {message.slot} of twin {message.epoch} was answered already")
+            return
+        self._pending = _Pending(message, time.monotonic())
+        self._deliberate()
+
+    def _on_verdict(self, message: SlotVerdict) -> None:
+        received = time.monotonic_ns()
+        reported = self._reported
+        if reported is None or (message.epoch, message.episode, message.slot) != (
+            reported.twin_epoch,
+            reported.episode,
+            reported.slot,
+        ):
+            return
+        try:
+            check_message(message)
+            for verdict in message.verdicts:
+                if verdict.arm == self._agent.arm and verdict.action == reported.action:
+                    decision = decision_from_message(verdict)
+                    self._agent.on_verdict(action_from_message(verdict.action), decision.value)
+        except Malformed as why:
+            self.refuse("malformed", f"slot verdict: {why}")
+            return
+        if self._trace is not None:
+            self._trace.write(f"{message.episode} {message.slot} verdict {received}\n")
+
+    def _on_result(self, message: ActionResult) -> None:
+        if message.arm != self._agent.arm or message.episode != self._episode:
+            return
+        if message.outcome == ActionResult.OUTCOME_FAILED:
+            try:
+                check_message(message)
+                self._agent.on_failure(action_from_message(message.action))
+            except Malformed as why:
+                self.refuse("malformed", f"action result: {why}")
+                return
+            self.report(DiagnosticStatus.WARN, f"action failed: {message.reason}: {message.text}")
+
+    # -- deciding -------------------------------------------------------------------------------------------------
+
+    def _deliberate(self) -> None:
+        """Start to decide the open slot as soon as the world that it is based on is here."""
+        pending, snapshot = self._pending, self._snapshot
+        if pending is None or pending.deliberation is not None or snapshot is None or not self.active:
+            return
+        opening = pending.opening
+        if snapshot.episode != opening.episode or snapshot.sequence < opening.world_sequence:
+            return
+        deliberation = self._agent.deliberate(snapshot.world)
+        pending.deliberation = deliberation
+        choice = self._agent.only_choice(deliberation)
+        if choice is not None:
+            self._send(choice, None)
+            return
+        if self._asked is not None and not self._asked.done():  # the worker is still stuck in an earlier question
+            self.report(DiagnosticStatus.WARN, "model is still busy with an earlier slot")
+            self._send(self._agent.fall_back(deliberation), None)
+            return
+        pending.asked = time.monotonic()
+        self._asked = self._worker.submit(self._ask, deliberation.prompt, deliberation.texts)
+        self._asked.add_done_callback(lambda _: self._scored.trigger())
+
+    def _ask(self, prompt: Prompt, texts: tuple[str, ...]) -> Scores:
+        assert self._model is not None
+        return self._model.score(prompt, texts)
+
+    def _on_scored(self) -> None:
+        pending, asked = self._pending, self._asked
+        if pending is None or pending.deliberation is None or asked is None or not asked.done() or not pending.asked:
+            return
+        self._asked = None
+        try:
+            scores = asked.result()
+            choice = self._agent.settle(pending.deliberation, scores.mean_logprobs, self._by)
+        except PolyarmError as why:
+            self.report(DiagnosticStatus.WARN, f"model failed, the arm stays: {why}")
+            self._send(self._agent.fall_back(pending.deliberation), None)
+            return
+        self._send(choice, scores)
+
+    def _on_tick(self) -> None:
+        pending = self._pending
+        if pending is None or pending.deliberation is None:
+            return
+        limit = min(self._timeout, DEADLINE_SHARE * pending.opening.deadline)
+        if time.monotonic() - pending.received > limit:
+            self.report(DiagnosticStatus.WARN, f"no answer of the model within {limit:.1f} s, the arm stays")
+            self._send(self._agent.fall_back(pending.deliberation), None)
+
+    def _send(self, choice: Choice, scores: Scores | None) -> None:
+        pending, self._pending = self._pending, None
+        assert pending is not None
+        now = time.monotonic()
+        self._sequence += 1
+        opening = pending.opening
+        message = IntentReport(
+            arm=self._agent.arm,
+            episode=opening.episode,
+            slot=opening.slot,
+            twin_epoch=opening.epoch,
+            epoch=self.epoch,
+            sequence=self._sequence,
+            action=action_to_message(choice.action),
+            declaration=declaration_to_message(choice.declaration),
+            decided_by=DECIDED_BY[choice.decided_by],
+            decision_time=now - pending.received,
+            model_time=now - pending.asked if pending.asked else 0.0,
+            prompt_tokens=scores.prompt_tokens if scores is not None else 0,
+            score=float(choice.score),
+        )
+        message.header.stamp = self.get_clock().now().to_msg()
+        self._reported = message
+        self._answered = (opening.epoch, opening.slot)
+        self._reports.publish(message)
+        if self._trace is not None:
+            model_ns = int(message.model_time * 1e9)
+            self._trace.write(f"{opening.episode} {opening.slot} reported {time.monotonic_ns()} {model_ns}\n")
+        if choice.decided_by is not DecidedBy.FALLBACK:
+            self.report(DiagnosticStatus.OK, f"slot {opening.slot}: {choice.action}")
+
+
+def main() -> None:
+    """Run the node."""
+    run_node(ArmAgentNode)

@@ -1,0 +1,31 @@
+"""All QoS profiles of Polyarm's topics, in one place, so that publishers and subscribers cannot disagree."""
+
+from __future__ import annotations
+
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+
+def _profile(depth: int, *, reliable: bool = True, latched: bool = False) -> QoSProfile:
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=depth,
+        reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
+    )
+
+
+# A late joiner needs the newest of these at once: the open slot, the world, the leases in force, the last episode.
+OPENINGS = _profile(1, latched=True)
+WORLD = _profile(1, latched=True)
+GRANTS = _profile(1, latched=True)
+EPISODE = _profile(10, latched=True)
+# Each of these counts once; a team of 128 must fit into the history while the twin is busy.
+REPORTS = _profile(256)
+VERDICTS = _profile(16)
+RESULTS = _profile(256)
+# Streams: the newest sample makes the older ones worthless.
+JOINT_STATES = _profile(5, reliable=False)
+CLOCK = _profile(1, reliable=False)
+COMMANDS = _profile(5)
+STATUS = _profile(1, latched=True)
+DIAGNOSTICS = _profile(50)

@@ -1,0 +1,212 @@
+"""Recorder node: everything that coordinates, as it came over the wire, into a rosbag2 directory (MCAP).
+
+Messages are not deserialised: subscriptions are raw, and what arrives is what is stored, with the time of its reception.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from polyarm.msg import (
+    ActionResult,
+    EpisodeResult,
+    GrantTable,
+    IntentReport,
+    SlotOpening,
+    SlotVerdict,
+    WorldState,
+)
+from rclpy.clock import Clock, ClockType
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rosgraph_msgs.msg import Clock as ClockMessage
+from sensor_msgs.msg import JointState
+
+from polyarm_core.bags.definitions import NoDefinition, ament_prefixes, load_definition
+from polyarm_core.bags.writer import BagWriter
+from polyarm_core.bags.writer import qos as bag_qos
+from polyarm_core.bench.figures import version
+from polyarm_core.errors import InvalidValue
+from polyarm_core.scenario import Scenario, load_scenario
+from polyarm_nodes import qos, topics
+from polyarm_nodes.lifecycle import PolyarmNode, run_node
+from polyarm_nodes.parameters import SCENARIO, Parameter, declare_parameters
+
+PARAMETERS = {
+    "scenario": SCENARIO,
+    "out": Parameter("bag", "directory of the bag; with _2, _3, ... appended when it exists already"),
+    "also": Parameter("/tf|/tf_static", "regular expression: further topics that are recorded when they appear"),
+    "flush_period": Parameter(1.0, "s after which what was recorded is safe from a kill", 0.05, 60.0),
+    "discovery_period": Parameter(1.0, "s between two looks for further topics", 0.1, 60.0),
+}
+QUEUE = 1000  # messages that may wait per topic while a chunk is written
+
+
+def cell_topics(scenario: Scenario, namespace: str) -> dict[str, tuple[type, QoSProfile]]:
+    """Absolute topic names of a cell with message type and the profile that its publishers use."""
+
+    def name(topic: str) -> str:
+        return topics.cell_topic(namespace, topic)
+
+    table: dict[str, tuple[type, QoSProfile]] = {
+        name(topics.SLOT_OPENING): (SlotOpening, qos.OPENINGS),
+        name(topics.INTENTS): (IntentReport, qos.REPORTS),
+        name(topics.VERDICTS): (SlotVerdict, qos.VERDICTS),
+        name(topics.GRANTS): (GrantTable, qos.GRANTS),
+        name(topics.WORLD): (WorldState, qos.WORLD),
+        name(topics.ACTION_RESULTS): (ActionResult, qos.RESULTS),
+        name(topics.EPISODE_RESULT): (EpisodeResult, qos.EPISODE),
+        "/clock": (ClockMessage, qos.CLOCK),
+        "/diagnostics": (DiagnosticArray, qos.DIAGNOSTICS),
+    }
+    for arm in scenario.arms:
+        table[name(f"{arm}/{topics.JOINT_STATES}")] = (JointState, qos.JOINT_STATES)
+    return table
+
+
+def free_path(path: Path) -> Path:
+    """``path``, or the first of ``path_2``, ``path_3``, ... that does not exist: a restarted recorder overwrites nothing."""
+    candidate, number = path, 1
+    while candidate.exists():
+        number += 1
+        candidate = path.with_name(f"{path.name}_{number}")
+    return candidate
+
+
+class Recorder(PolyarmNode):
+    """Subscribes to all topics of the cell and writes what it hears."""
+
+    def __init__(self) -> None:
+        super().__init__("recorder")
+        self._bag: BagWriter | None = None
+        self._types: dict[str, str] = {}
+        self._profiles: dict[str, QoSProfile] = {}
+        self._hopeless: set[str] = set()
+
+    def configure(self) -> None:
+        values = declare_parameters(self, PARAMETERS)
+        scenario = load_scenario(values["scenario"])
+        try:
+            self._also = re.compile(values["also"])
+        except re.error as error:
+            raise InvalidValue("also", values["also"], f"a regular expression ({error})") from None
+        table = cell_topics(scenario, self.get_namespace())
+        self._definitions = {
+            f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}": None for kind, _ in table.values()
+        }
+        self._definitions = {name: load_definition(name, ament_prefixes()) for name in self._definitions}
+        self._bag = BagWriter(
+            free_path(Path(values["out"]).absolute()),
+            {
+                "scenario": scenario.name,
+                # Whole, so that the bag can be drawn where the file is not, or is another one.
+                "scenario_definition": scenario.model_dump_json(),
+                "polyarm_version": version(),
+                "namespace": self.get_namespace(),
+            },
+        )
+        for topic, (kind, profile) in table.items():
+            self._subscribe(topic, kind, profile)
+        # Steady time: recording goes on when the simulated clock stands still or jumps back.
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(values["flush_period"], self._flush, clock=steady)
+        self.create_timer(values["discovery_period"], self._discover, clock=steady)
+        self.get_logger().info(f"recording to {self._bag.path}")
+
+    def close(self) -> None:
+        """Finalise the bag: index and metadata.yaml."""
+        if self._bag is None:
+            return
+        bag, self._bag = self._bag, None
+        for topic in self._types:
+            self._announce(bag, topic)
+        bag.close()
+        self.get_logger().info(f"recorded {sum(bag.counts.values())} messages to {bag.path}")
+
+    def _subscribe(self, topic: str, kind: type, profile: QoSProfile) -> None:
+        self._types[topic] = f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}"
+        self._profiles[topic] = profile
+        wanted = QoSProfile(
+            history=HistoryPolicy.KEEP_LAST,
+            depth=QUEUE,
+            reliability=profile.reliability,
+            durability=profile.durability,
+        )
+        self.create_subscription(kind, topic, self._callback(topic), wanted, raw=True)
+
+    def _callback(self, topic: str) -> Callable[[bytes, Any], None]:
+        def receive(data: bytes, info: Any) -> None:
+            if self._bag is None:
+                return
+            if topic not in self._bag.counts:
+                self._announce(self._bag, topic)
+            self._bag.write(topic, info["received_timestamp"], data)
+
+        return receive
+
+    def _announce(self, bag: BagWriter, topic: str) -> None:
+        """Announce a topic with the QoS that its publishers really offer, so that playing it back offers the same."""
+        profile = self._profiles[topic]
+        found = [] if self.context is None or not self.context.ok() else self.get_publishers_info_by_topic(topic)
+        offers = {
+            (
+                "best_effort" if end.qos_profile.reliability == ReliabilityPolicy.BEST_EFFORT else "reliable",
+                "transient_local" if end.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL else "volatile",
+            )
+            for end in found
+        } or {
+            (
+                "best_effort" if profile.reliability == ReliabilityPolicy.BEST_EFFORT else "reliable",
+                "transient_local" if profile.durability == DurabilityPolicy.TRANSIENT_LOCAL else "volatile",
+            )
+        }
+        definition = self._definitions[self._types[topic]]
+        bag.add_topic(
+            topic,
+            definition,
+            # Discovery does not carry the depth, so it is the profile's.
+            [bag_qos(reliability, durability, profile.depth) for reliability, durability in sorted(offers)],
+        )
+
+    def _flush(self) -> None:
+        if self._bag is not None:
+            self._bag.flush()
+            self.report(DiagnosticStatus.OK, "recording", messages=sum(self._bag.counts.values()), bag=self._bag.path.name)
+
+    def _discover(self) -> None:
+        for topic, type_names in self.get_topic_names_and_types():
+            if topic in self._types or topic in self._hopeless or not self._also.fullmatch(topic):
+                continue
+            publishers = self.get_publishers_info_by_topic(topic)
+            if not publishers:
+                continue
+            try:
+                self._add_discovered(topic, type_names, publishers)
+            except (NoDefinition, InvalidValue, ImportError, AttributeError) as error:
+                self._hopeless.add(topic)
+                self.report(DiagnosticStatus.WARN, f"{topic} is not recorded: {error}")
+
+    def _add_discovered(self, topic: str, type_names: list[str], publishers: list[Any]) -> None:
+        if len(type_names) != 1:
+            raise InvalidValue(f"type of {topic}", type_names, "one type")
+        package, _, name = type_names[0].partition("/msg/")
+        kind = getattr(importlib.import_module(f"{package}.msg"), name)
+        self._definitions[type_names[0]] = load_definition(type_names[0], ament_prefixes())
+        reliable = all(p.qos_profile.reliability == ReliabilityPolicy.RELIABLE for p in publishers)
+        latched = all(p.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL for p in publishers)
+        profile = QoSProfile(
+            history=HistoryPolicy.KEEP_LAST,
+            depth=QUEUE,
+            reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
+            durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
+        )
+        self._subscribe(topic, kind, profile)
+
+
+def main() -> None:
+    """Run the node."""
+    run_node(Recorder)
