@@ -15,7 +15,7 @@ from polyarm_core.declaration import declare
 from polyarm_core.errors import InvalidValue
 from polyarm_core.llm.interface import Prompt
 from polyarm_core.scenario import Scenario
-from polyarm_core.world import Observation, World, distance_to_goal, legal_actions, observe
+from polyarm_core.world import Observation, World, WorldView, distance_to_goal
 
 
 class DecidedBy(enum.Enum):
@@ -89,11 +89,12 @@ class ArmAgent:
 
     def deliberate(self, world: World) -> Deliberation:
         """Observe and enumerate. An intention that the twin told to wait is kept while it is legal."""
-        observation = observe(self.scenario, world, self.arm)
+        view = WorldView(self.scenario, world)
+        observation = view.observe(self.arm)
         if observation != self._situation:  # what was refused elsewhere may be right here
             self._situation = observation
             self._avoid.clear()
-        legal = legal_actions(self.scenario, observation)
+        legal = view.legal(self.arm)
         keep, self._keep = self._keep, None
         if keep is not None and keep in legal:
             candidates: tuple[Action, ...] = (keep,)

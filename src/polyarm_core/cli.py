@@ -1,4 +1,4 @@
-"""The command line ``polyarm``. Heavy libraries and ROS are imported by the command that needs them, not by ``--help``."""
+"""The command line ``polyarm``. Each command imports the heavy libraries, or ROS, that it needs; ``--help`` none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -77,8 +77,8 @@ class LogLevel(str, enum.Enum):
 
 
 JsonOption = Annotated[
-    Optional[Path],
-    typer.Option("--json", metavar="FILE", help="Write command, version, seeds, machine and all figures as one JSON object."),
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Write command, seeds, machine and all figures as one JSON object."),
 ]
 SeedsOption = Annotated[str, typer.Option("--seeds", metavar="LIST", help="Seeds such as 0-19 or 0,3,5.")]
 BagArgument = Annotated[Path, typer.Argument(metavar="BAG", help="The rosbag2 directory.", show_default=False)]
@@ -100,7 +100,7 @@ class RunOptions:
     log_level: str
 
 
-# -- run ------------------------------------------------------------------------------------------------------------------
+# -- run ---------------------------------------------------------------------------------------------------------
 
 
 @app.command()
@@ -109,9 +109,9 @@ def run(
         str, typer.Argument(metavar="SCENARIO", help="Name from `polyarm scenarios`, or path of a scenario file.")
     ],
     seeds: Annotated[
-        Optional[str], typer.Option("--seeds", metavar="LIST", help="One episode per seed: 0-19 or 0,3,5.")
+        str | None, typer.Option("--seeds", metavar="LIST", help="One episode per seed: 0-19 or 0,3,5.")
     ] = None,
-    seed: Annotated[Optional[int], typer.Option("--seed", metavar="N", min=0, help="One episode with this seed.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="One episode with this seed.")] = None,
     headless: Annotated[
         bool,
         typer.Option(
@@ -120,19 +120,19 @@ def run(
         ),
     ] = True,
     real_time_factor: Annotated[
-        Optional[float],
+        float | None,
         typer.Option(
             "--real-time-factor", metavar="F", min=0.0, help="2 = twice as fast as real time, 0 = as fast as it can."
         ),
     ] = None,
     record: Annotated[bool, typer.Option("--record/--no-record", help="Record a rosbag2 of all coordination.")] = True,
     picture: Annotated[
-        Optional[bool],
+        bool | None,
         typer.Option("--picture/--no-picture", help="Render the scene from the bag; by default for a single episode."),
     ] = None,
     out: Annotated[
-        Optional[Path],
-        typer.Option("--out", metavar="DIR", help="Folder for bag, logs, episodes and picture; default runs/SCENARIO-TIME."),
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder for bag, logs and picture; default runs/SCENARIO-TIME."),
     ] = None,
     execution: Annotated[
         Execution,
@@ -142,10 +142,12 @@ def run(
     model: Annotated[
         str,
         typer.Option(
-            metavar="BACKEND:NAME", help="One language model for every arm, e.g. openai:Qwen/Qwen2.5-1.5B-Instruct or heuristic:"
+            metavar="BACKEND:NAME", help="One language model for every arm, e.g. openai:Qwen/Qwen2.5-1.5B-Instruct."
         ),
     ] = "",
-    model_url: Annotated[str, typer.Option(metavar="URL", help="Server of that model, e.g. http://127.0.0.1:8000")] = "",
+    model_url: Annotated[
+        str, typer.Option(metavar="URL", help="Server of that model, e.g. http://127.0.0.1:8000")
+    ] = "",
     json: JsonOption = None,
     log_level: Annotated[LogLevel, typer.Option(help="Of the nodes; their logs are in DIR/logs.")] = LogLevel.INFO,
 ) -> None:
@@ -155,15 +157,25 @@ def run(
 
     Examples:
 
-      polyarm run sort                                  one episode, with bag and picture
+      polyarm run sort
 
-      polyarm run sort --seeds 0-19 --json sort.json    success rate with its 95 % interval
+        one episode, with bag and picture
 
-      polyarm run sort --strategy fixed_point           the paper's orchestrator
+      polyarm run sort --seeds 0-19 --json sort.json
 
-      polyarm run my_cell.yaml --no-headless            a scenario of your own, in real time
+        the success rate with its 95 % interval
 
-      polyarm run sort --model openai:NAME --model-url http://127.0.0.1:8000     a vLLM server
+      polyarm run sort --strategy fixed_point
+
+        the paper's orchestrator
+
+      polyarm run my_cell.yaml --no-headless
+
+        a scenario of your own, in real time
+
+      polyarm run sort --model openai:NAME --model-url http://127.0.0.1:8000
+
+        with a vLLM server
     """
     from polyarm_core.liveness import draw_start
     from polyarm_core.scenario import load_scenario
@@ -177,6 +189,7 @@ def run(
     folder = out if out is not None else _new_folder(Path("runs"), loaded.name)
     if (folder / "episodes.jsonl").exists():
         raise InvalidValue("--out", str(folder), "a folder that holds no run yet")
+    _check_target(json)
     options = RunOptions(
         scenario=scenario,
         seeds=chosen,
@@ -222,8 +235,8 @@ def _run_with_progress(options: RunOptions, scenario: str, console: Console) -> 
             episodes.append(episode)
             end = "[green]success[/]" if episode.success else f"[red]{episode.reason}[/] {episode.text}"
             progress.console.print(
-                f"seed {episode.seed}: {end} in {episode.slots} slots, {episode.vetoes} vetoes, "
-                f"{episode.arm_contacts} contacts, {format_time(episode.sim_time)} simulated, "
+                f"seed {episode.seed}: {end} in {episode.slots} slots, vetoes {episode.vetoes}, "
+                f"contacts {episode.arm_contacts}, {format_time(episode.sim_time)} simulated, "
                 f"{format_time(episode.wall_time)} on the clock"
             )
             progress.update(task, advance=1)
@@ -283,7 +296,8 @@ def _run_graph(
     done()
     if not ended or seen < len(options.seeds):
         raise PolyarmError(
-            f"{seen} of {len(options.seeds)} episodes ended within {deadline:.0f} s; the nodes' logs are in {options.out / 'logs'}"
+            f"{seen} of {len(options.seeds)} episodes ended within {deadline:.0f} s; "
+            f"the nodes' logs are in {options.out / 'logs'}"
         )
 
 
@@ -338,20 +352,36 @@ def _new_folder(root: Path, name: str) -> Path:
     return candidate
 
 
+def _check_target(path: Path | None) -> None:
+    """Refuse a file that cannot be written before the run, not after it."""
+    if path is None:
+        return
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
+    if path.is_dir() or not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise InvalidValue("--json", str(path), "a file that can be written")
+
+
 def _picture(folder: Path, recorded: bool, console: Console) -> None:
     if not recorded:
         raise InvalidValue("--picture", True, "a recorded run: the picture is made from the bag (--record)")
+    target = folder / "scene.gif"
+    try:
+        frames = _render(folder / "bag", target, None, 48, console)
+    except PolyarmError as error:
+        # The run itself is done and its figures are written: a machine that cannot draw must not take them back.
+        console.print(f"picture  none: {error}")
+    else:
+        console.print(f"picture  {target} ({frames} frames)")
+
+
+def _render(bag: Path, target: Path, episode: int | None, frames: int, console: Console) -> int:
+    from rich.progress import Progress
+
     from polyarm_core.bags.render import render_bag
 
-    target = folder / "scene.gif"
-    with console.status("rendering"):
-        try:
-            frames = render_bag(folder / "bag", target)
-        except PolyarmError as error:
-            # The run itself is done and its figures are written: a machine that cannot draw must not take them back.
-            console.print(f"picture  none: {error}")
-            return
-    console.print(f"picture  {target} ({frames} frames)")
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("rendering", total=None)
+        return render_bag(bag, target, episode, frames, lambda done, of: bar.update(task, completed=done, total=of))
 
 
 @app.command()
@@ -380,7 +410,7 @@ def version() -> None:
     typer.echo(f"polyarm {installed()}")
 
 
-# -- bench ----------------------------------------------------------------------------------------------------------------
+# -- bench -------------------------------------------------------------------------------------------------------
 
 
 @bench_app.command("orchestrator")
@@ -390,7 +420,7 @@ def bench_orchestrator(
     seeds: SeedsOption = "0-99",
     json: JsonOption = None,
 ) -> None:
-    """Time per slot of fixed_point, maximal, optimal and a library's optimiser, and the share of the optimum each reaches.
+    """Time per slot of the three strategies and a library's optimiser, and the share of the optimum that each reaches.
 
     Example:
 
@@ -425,22 +455,34 @@ def bench_slot(
 
 @bench_app.command("llm")
 def bench_llm(
-    model: Annotated[str, typer.Option(metavar="BACKEND:NAME", help="Which model.")] = "",
-    decisions: Annotated[int, typer.Option(min=1, help="Decisions that are measured.")] = 20,
+    model: Annotated[
+        str, typer.Option(metavar="NAME", help="Packaged name, folder or hub id.")
+    ] = "smollm2-135m-instruct",
+    decisions: Annotated[int, typer.Option(min=1, help="Decisions that are measured of each kind.")] = 20,
+    threads: Annotated[str, typer.Option(metavar="LIST", help="Numbers of CPU threads.")] = "1,2",
+    dtypes: Annotated[str, typer.Option(metavar="LIST", help="bfloat16, float32.")] = "bfloat16,float32",
     json: JsonOption = None,
 ) -> None:
     """Time per decision of a language model: prefix shared and in one batch, against neither.
 
     Example:
 
-      polyarm bench llm --decisions 5
+      polyarm bench llm --decisions 5 --threads 1 --dtypes bfloat16
     """
-    _bench("llm", json, model=model, decisions=decisions)
+    _bench(
+        "llm",
+        json,
+        model=model,
+        decisions=decisions,
+        threads=_numbers("--threads", threads),
+        dtypes=tuple(part.strip() for part in dtypes.split(",")),
+    )
 
 
 def _bench(name: str, json: Path | None, **options: object) -> None:
     import importlib
 
+    _check_target(json)
     module = importlib.import_module(f"polyarm_core.bench.{name}")
     console = _console()
     figures: Figures = module.run(**options)
@@ -457,7 +499,7 @@ def _numbers(key: str, text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-# -- bag ------------------------------------------------------------------------------------------------------------------
+# -- bag ---------------------------------------------------------------------------------------------------------
 
 
 @bag_app.command("info")
@@ -485,8 +527,8 @@ def bag_table(bag: BagArgument, json: JsonOption = None) -> None:
 @bag_app.command("explain")
 def bag_explain(
     bag: BagArgument,
-    episode: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Only this episode.")] = None,
-    slot: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Only this slot.")] = None,
+    episode: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only this episode.")] = None,
+    slot: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only this slot.")] = None,
 ) -> None:
     """Slot by slot in words: who proposed what, what the twin answered, by which rule, element and rival."""
     from polyarm_core.bags.explain import explain_bag
@@ -500,25 +542,23 @@ def bag_explain(
 def bag_render(
     bag: BagArgument,
     out: Annotated[
-        Optional[Path], typer.Option("--out", metavar="FILE", help=".png (last moment), .gif or .mp4; default BAG/scene.gif")
+        Path | None,
+        typer.Option("--out", metavar="FILE", help=".png (last moment), .gif or .mp4; default BAG/scene.gif."),
     ] = None,
-    episode: Annotated[Optional[int], typer.Option(metavar="N", min=1, help="Which episode; default the first.")] = None,
+    episode: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which episode; default the first.")] = None,
     frames: Annotated[int, typer.Option(min=1, max=1000, help="Pictures, evenly over the episode.")] = 60,
 ) -> None:
     """A picture or a short video of the scene, drawn from the recorded world and joint states."""
-    from polyarm_core.bags.render import render_bag
-
     target = out if out is not None else bag / "scene.gif"
     console = _console()
-    with console.status("rendering"):
-        drawn = render_bag(bag, target, episode=episode, frames=frames)
+    drawn = _render(bag, target, episode, frames, console)
     console.print(f"picture  {target} ({drawn} frames)")
 
 
 @bag_app.command("recover")
 def bag_recover(
     bag: BagArgument,
-    out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help="New bag; default BAG_recovered.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="New bag; default BAG_recovered.")] = None,
 ) -> None:
     """Make a bag whole whose recorder was killed: a copy with index and metadata.yaml."""
     from polyarm_core.bags.recover import recover
@@ -528,7 +568,7 @@ def bag_recover(
     _console().print(f"{count} messages in {target}")
 
 
-# -- entry ----------------------------------------------------------------------------------------------------------------
+# -- entry -------------------------------------------------------------------------------------------------------
 
 
 def _console() -> Console:

@@ -1,8 +1,8 @@
 """One episode's figures from the events of its graph, and the series of episodes that a run goes through.
 
-Two pure state machines, fed with events and receive times (any steady clock, seconds). :class:`EpisodeTally` counts what one
-episode came to and says when it is over; :class:`EpisodeSeries` resets the world for one seed after another. The episode
-monitor feeds them live, the bag reader feeds the tally from a recording, so both give the same table.
+Two pure state machines, fed with events and receive times (any steady clock, seconds). :class:`EpisodeTally` counts
+what one episode came to and says when it is over; :class:`EpisodeSeries` resets the world for one seed after another.
+The episode monitor feeds them live, the bag reader feeds the tally from a recording, so both give the same table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Union
+from typing import Any
 
 from polyarm_core.bench.figures import Figures
 from polyarm_core.bench.statistics import percentile
@@ -33,7 +33,8 @@ class Limits:
 
     Attributes:
         slots: slots that an episode may take.
-        stuck: slots with reports but without an admitted action, in a row while no arm moves, after which the team is stuck.
+        stuck: slots with reports but without an admitted action, in a row while no arm moves, after which the team is
+            stuck.
         time: wall time that an episode may take.
         settle: how long the arms may take to come to rest after the end, before the figures are taken.
         start: how long to wait for the graph before the first reset.
@@ -122,16 +123,16 @@ class Plant:
     arm_contacts: int
 
 
-Event = Union[Opening, Report, Verdict, Result, Plant]
+Event = Opening | Report | Verdict | Result | Plant
 
 
 @dataclass(frozen=True)
 class EpisodeSummary:
     """What one episode came to: the fields of ``EpisodeResult.msg``, and the samples behind its percentiles.
 
-    ``reason`` is empty for a success, else ``slots``, ``stuck``, ``time`` or ``aborted``. ``decision_times``: slot opening to
-    each report (s); ``verdict_times``: slot opening to verdict (s); ``model_times``: wait for the model (s) where one was
-    asked; ``decided_by``: reports by what decided.
+    ``reason`` is empty for a success, else ``slots``, ``stuck``, ``time`` or ``aborted``, and ``text`` may say more.
+    ``decision_times``: slot opening to each report (s); ``verdict_times``: slot opening to verdict (s);
+    ``model_times``: wait for the model (s) where one was asked; ``decided_by``: reports by what decided.
     """
 
     scenario: str
@@ -186,9 +187,10 @@ class EpisodeSummary:
         try:
             if unknown := set(data) - known:
                 raise TypeError(f"unknown keys {', '.join(sorted(unknown))}")
-            return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+            return cls(**values)
         except TypeError as error:
-            raise InvalidValue("episode summary", data, f"an object with the fields of EpisodeSummary ({error})") from None
+            raise InvalidValue("episode summary", data, f"the fields of EpisodeSummary ({error})") from None
 
 
 class EpisodeTally:
@@ -271,8 +273,8 @@ class EpisodeTally:
     def stop_reason(self, at: float) -> str | None:
         """Why the episode is over, or None while it goes on.
 
-        Success is what the newest world state says: an entity that is knocked off its goal before the arms have come to rest
-        takes it back.
+        Success is what the newest world state says: an entity that is knocked off its goal before the arms have come
+        to rest takes it back.
         """
         if self._aborted:
             return ABORTED
@@ -336,7 +338,7 @@ class EpisodeTally:
 
 @dataclass(frozen=True)
 class Reset:
-    """Command: ask the plant for the start of ``seed``; answer with :meth:`EpisodeSeries.reset_answered` and this ``request``."""
+    """Command: ask the plant for the start of ``seed``; its answer goes to :meth:`EpisodeSeries.reset_answered`."""
 
     seed: int
     request: int
@@ -354,7 +356,7 @@ class Done:
     """Command: all seeds are through."""
 
 
-Command = Union[Reset, Finished, Done]
+Command = Reset | Finished | Done
 
 
 class EpisodeSeries:

@@ -8,7 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from polyarm_core.errors import InvalidValue, PolyarmError, UnknownName
@@ -207,6 +209,17 @@ class Scenario(_Model):
             shared |= seen & band
             seen |= band
         return frozenset(shared)
+
+    @cached_property
+    def placement_grid(self) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+        """Names of the placements in their order along the flow, and their reference positions in the plane (P, 2), m."""
+        names = tuple(sorted(self.placements, key=self.order))
+        return names, np.array([self.placements[name].xyz[:2] for name in names])
+
+    @cached_property
+    def sweeps(self) -> dict[tuple[str, frozenset[str]], frozenset[str]]:
+        """What :func:`polyarm_core.world.swept_zones` has found so far: it depends on the scenario alone."""
+        return {}
 
     @cached_property
     def arm_index(self) -> dict[str, int]:

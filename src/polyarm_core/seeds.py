@@ -18,7 +18,7 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
-        if not _is_number(low) or dash and not _is_number(high):
+        if not _is_number(low) or (dash and not _is_number(high)):
             raise InvalidValue("seeds", text, EXPECTED)
         first, last = int(low), int(high) if dash else int(low)
         if last < first or last > HIGHEST or len(seeds) + last - first >= LIMIT:

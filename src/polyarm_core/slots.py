@@ -25,14 +25,7 @@ from polyarm_core.leases import Grant, LeaseTable
 from polyarm_core.liveness import RelayGraph
 from polyarm_core.orchestrator import Arbitration, Decision, OrchestratorOptions, Rule, arbitrate
 from polyarm_core.scenario import Scenario
-from polyarm_core.world import (
-    World,
-    distance_to_goal,
-    legal_actions,
-    locate,
-    observe,
-    occupied_placements,
-)
+from polyarm_core.world import World, WorldView, distance_to_goal
 
 
 class ArmStatus(enum.Enum):
@@ -206,6 +199,7 @@ class SlotProtocol:
         self._plant_ended: set[int] = set()
         self._ready_after = -1.0
         self._opened_at = 0.0
+        self._view: WorldView | None = None
         self._reports: dict[str, Report] = {}
         self._senders: dict[str, tuple[int, int]] = {}
         self._silent: dict[str, int] = {arm: 0 for arm in scenario.arms}
@@ -224,6 +218,9 @@ class SlotProtocol:
         if snapshot.epoch != self._plant_epoch or snapshot.episode != self.episode:
             self._begin_episode(snapshot)
         self._snapshot = snapshot
+        view = WorldView(self.scenario, snapshot.world)
+        if self._view is None or view != self._view:
+            self._view = view
         return self._advance(now)
 
     def on_report(self, report: Report, now: float) -> tuple[str, list[Effect]]:
@@ -329,24 +326,23 @@ class SlotProtocol:
         return [answer, *self._advance(now)]
 
     def _arbitrate(self, missing: list[str], now: float) -> Answered:
-        assert self._snapshot is not None
+        assert self._snapshot is not None and self._view is not None
         began = _time.perf_counter()
-        snapshot, scenario = self._snapshot, self.scenario
-        world = snapshot.world
-        where = locate(scenario, world)
+        snapshot = self._snapshot
+        view, where = self._view, self._view.where
         verdicts: dict[str, ArmVerdict] = {
             arm: ArmVerdict(arm, Action("stay"), Decision.WAIT, TwinRule.SILENT, arm) for arm in missing
         }
         intents: dict[str, Intent] = {}
         for arm, report in sorted(self._reports.items()):
-            veto = self._veto_before(report, snapshot, where)
+            veto = self._veto_before(report, snapshot, view)
             if veto is not None:
                 verdicts[arm] = veto
                 continue
             intents[arm] = self._intent(report, where)
         dead_ends: dict[str, ArmVerdict] = {}
         while True:
-            arbitration = arbitrate(list(intents.values()), world.conditions, self.options.orchestrator)
+            arbitration = arbitrate(list(intents.values()), view.world.conditions, self.options.orchestrator)
             unsafe = self._dead_ends([intents[arm] for arm in arbitration.admitted], where)
             if not unsafe:
                 break
@@ -374,7 +370,7 @@ class SlotProtocol:
         ordered = tuple(verdicts[arm] for arm in sorted(verdicts))
         return Answered(self.episode, self.slot, ordered, arbitration, _time.perf_counter() - began)
 
-    def _veto_before(self, report: Report, snapshot: Snapshot, where: Mapping[str, str]) -> ArmVerdict | None:
+    def _veto_before(self, report: Report, snapshot: Snapshot, view: WorldView) -> ArmVerdict | None:
         """A veto that needs no rival: the plant's state alone decides."""
         arm, action, scenario = report.arm, report.action, self.scenario
         if action.is_stay:
@@ -382,17 +378,18 @@ class SlotProtocol:
         status = snapshot.arms[arm].status if arm in snapshot.arms else ArmStatus.IDLE
         if status is ArmStatus.PROTECTIVE_STOP:
             return ArmVerdict(arm, action, Decision.WAIT, TwinRule.ILLEGAL, "protective_stop")
-        others = occupied_placements(scenario, snapshot.world, besides=(action.entity,))
-        if action.placement in others and action.placement in scenario.arm(arm).reach:
+        occupant = view.occupant(action.placement, besides=action.entity)
+        if occupant and action.placement in scenario.arm(arm).reach:
             element = placement_element(action.placement)
-            return ArmVerdict(arm, action, Decision.YIELD, TwinRule.OCCUPIED, element, others[action.placement])
+            return ArmVerdict(arm, action, Decision.YIELD, TwinRule.OCCUPIED, element, occupant)
+        where = view.where
         least = declare(scenario, arm, action, where) if action.entity in where else Declaration()
         for rival, state in sorted(snapshot.arms.items()):  # an arm that failed on the way still stands there
             if rival != arm and state.status in (ArmStatus.HOLDING, ArmStatus.PROTECTIVE_STOP):
                 blocked = {zone_element(zone) for zone in state.zones} & least.exclusive
                 if blocked:
                     return ArmVerdict(arm, action, Decision.YIELD, TwinRule.OCCUPIED, min(blocked), rival)
-        if action not in legal_actions(scenario, observe(scenario, snapshot.world, arm)):
+        if action not in view.legal(arm):
             element = entity_element(action.entity) if action.entity in where else action.entity or action.verb
             return ArmVerdict(arm, action, Decision.YIELD, TwinRule.ILLEGAL, element)
         return None

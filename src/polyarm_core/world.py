@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from polyarm_core.constraints import MOVE_VERB, STAY, Action
 from polyarm_core.scenario import Scenario, Vec3
 
@@ -46,18 +48,86 @@ class Observation:
 
 def nearest_placement(scenario: Scenario, position: Vec3) -> str:
     """l_t(e): the placement whose reference position is nearest in the plane; ties go to the lower order."""
-    return min(
-        scenario.placements,
-        key=lambda name: (
-            math.dist(scenario.placements[name].xyz[:2], position[:2]),
-            scenario.placements[name].order,
-        ),
-    )
+    return _nearest(scenario, [position])[0]
 
 
 def locate(scenario: Scenario, world: World) -> dict[str, str]:
     """l_t(e) of every entity."""
-    return {entity: nearest_placement(scenario, position) for entity, position in world.positions.items()}
+    return dict(zip(world.positions, _nearest(scenario, list(world.positions.values())), strict=True))
+
+
+def _nearest(scenario: Scenario, positions: list[Vec3]) -> list[str]:
+    if not positions:
+        return []
+    names, places = scenario.placement_grid
+    offsets = np.array(positions)[:, None, :2] - places[None, :, :]
+    # argmin takes the first of equals, and the grid is in the order of the flow.
+    return [names[index] for index in np.einsum("epk,epk->ep", offsets, offsets).argmin(axis=1)]
+
+
+class WorldView:
+    """A world seen through a scenario: what stands where, what is at its goal, what each arm perceives and may do.
+
+    Everything is computed at most once; two views are equal when they differ in nothing that decides an action.
+    """
+
+    def __init__(self, scenario: Scenario, world: World) -> None:
+        self.scenario = scenario
+        self.world = world
+        self.where = locate(scenario, world)
+        self.satisfied = satisfied(scenario, world)
+        self._occupants: dict[str, list[str]] = {}
+        for entity, placement in self.where.items():
+            if entity not in world.held_by:
+                self._occupants.setdefault(placement, []).append(entity)
+        self._observations: dict[str, Observation] = {}
+        self._legal: dict[str, tuple[Action, ...]] = {}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, WorldView):
+            return NotImplemented
+        return (
+            self.where == other.where
+            and self.satisfied == other.satisfied
+            and self.world.held_by == other.world.held_by
+            and self.world.conditions == other.world.conditions
+            and self.scenario is other.scenario
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def occupant(self, placement: str, besides: str = "") -> str:
+        """An entity that stands on a placement, other than ``besides`` and in no gripper; "" if there is none.
+
+        An entity occupies its nearest placement even when it lies beside it: the cautious reading, since the next
+        entity must not be put against it.
+        """
+        return next((entity for entity in self._occupants.get(placement, ()) if entity != besides), "")
+
+    def observe(self, arm: str) -> Observation:
+        """The local observation of an arm (eq. 2). Raises UnknownName for an arm that the scenario does not have."""
+        if arm not in self._observations:
+            band = self.scenario.arm(arm).reach
+            held_by = self.world.held_by
+            visible = sorted(
+                entity
+                for entity, placement in self.where.items()
+                if placement in band and entity not in self.satisfied and held_by.get(entity, arm) == arm
+            )
+            self._observations[arm] = Observation(
+                arm=arm,
+                entities={entity: self.where[entity] for entity in visible},
+                occupied=frozenset(placement for placement in band if placement in self._occupants),
+                holding=next((entity for entity, holder in held_by.items() if holder == arm), ""),
+                conditions=self.world.conditions,
+            )
+        return self._observations[arm]
+
+    def legal(self, arm: str) -> tuple[Action, ...]:
+        """O_i^legal of an arm, see :func:`legal_actions`."""
+        if arm not in self._legal:
+            self._legal[arm] = legal_actions(self.scenario, self.observe(arm))
+        return self._legal[arm]
 
 
 def satisfied(scenario: Scenario, world: World) -> frozenset[str]:
@@ -75,38 +145,13 @@ def satisfied(scenario: Scenario, world: World) -> frozenset[str]:
 
 def succeeded(scenario: Scenario, world: World) -> bool:
     """The episode succeeds iff every entity that has a goal is satisfied."""
-    return all(name in satisfied(scenario, world) for name, e in scenario.entities.items() if e.goal is not None)
-
-
-def occupied_placements(scenario: Scenario, world: World, besides: Collection[str] = ()) -> dict[str, str]:
-    """Placement -> entity that stands on it; entities in a gripper and those named in ``besides`` do not count.
-
-    An entity occupies its nearest placement even when it lies beside it: the cautious reading, since the next
-    entity must not be put against it.
-    """
-    return {
-        placement: entity
-        for entity, placement in locate(scenario, world).items()
-        if entity not in world.held_by and entity not in besides
-    }
+    at_goal = satisfied(scenario, world)
+    return all(name in at_goal for name, entity in scenario.entities.items() if entity.goal is not None)
 
 
 def observe(scenario: Scenario, world: World, arm: str) -> Observation:
-    """The local observation of an arm (eq. 2). Raises UnknownName for an arm that the scenario does not have."""
-    band = set(scenario.arm(arm).reach)
-    at_goal = satisfied(scenario, world)
-    where = locate(scenario, world)
-    return Observation(
-        arm=arm,
-        entities={
-            entity: placement
-            for entity, placement in sorted(where.items())
-            if placement in band and entity not in at_goal and world.held_by.get(entity, arm) == arm
-        },
-        occupied=frozenset(occupied_placements(scenario, world)) & band,
-        holding=next((entity for entity, holder in world.held_by.items() if holder == arm), ""),
-        conditions=world.conditions,
-    )
+    """The local observation of one arm (eq. 2); ask a :class:`WorldView` when several arms are looked at."""
+    return WorldView(scenario, world).observe(arm)
 
 
 def is_progress(scenario: Scenario, entity: str, source: str, destination: str) -> bool:
@@ -153,15 +198,20 @@ def swept_zones(scenario: Scenario, arm: str, placements: Collection[str]) -> fr
     The arm spans from its base to each of them, so the swept area is the convex hull of the base and the
     placements in the plane; a zone whose rectangle meets that hull is swept.
     """
+    key = (arm, frozenset(placements))
+    known = scenario.sweeps.get(key)
+    if known is not None:
+        return known
     base = scenario.arm(arm).base.xyz
     points = [(base[0], base[1])] + [
         (scenario.placement(name).xyz[0], scenario.placement(name).xyz[1]) for name in sorted(set(placements))
     ]
-    return frozenset(
+    scenario.sweeps[key] = swept = frozenset(
         name
         for name, zone in scenario.zones.items()
         if _hull_meets_rectangle(points, zone.min, zone.max)
     )
+    return swept
 
 
 def _hull_meets_rectangle(

@@ -10,6 +10,9 @@ from typing import IO
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from polyarm.msg import ActionResult, IntentReport, SlotOpening, SlotVerdict, WorldState
+from rclpy.serialization import deserialize_message
+
+
 
 from polyarm_core.agents import ArmAgent, Choice, DecidedBy, Deliberation
 from polyarm_core.errors import InvalidValue, PolyarmError
@@ -32,6 +35,8 @@ from polyarm_nodes.validation import Malformed, check_message
 
 DEADLINE_SHARE = 0.8  # of the slot's deadline, so that a fallback report still arrives in time
 
+REMEMBERED = 8  # reports whose verdict may still come
+
 
 @dataclass
 class _Pending:
@@ -49,10 +54,10 @@ class ArmAgentNode(PolyarmNode):
     def __init__(self) -> None:
         super().__init__("arm_agent")
         self._pending: _Pending | None = None
-        self._snapshot: Snapshot | None = None
-        self._reported: IntentReport | None = None
+        self._world = b""  # the newest world state, serialised
+        self._snapshot: Snapshot | None = None  # the same, unpacked
+        self._reported: dict[tuple[int, int, int], IntentReport] = {}  # by twin epoch, episode, slot; the newest few
         self._episode = 0
-        self._answered: tuple[int, int] = (0, 0)  # twin epoch and slot of the last report
         self._sequence = 0
         self._asked: Future[Scores] | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
@@ -79,9 +84,10 @@ class ArmAgentNode(PolyarmNode):
             self._trace = Path(values["trace_file"]).open("a", buffering=1, encoding="utf-8")
         cell = topics.parent_namespace(self.get_namespace())
         self._reports = self.create_publisher(IntentReport, topics.cell_topic(cell, topics.INTENTS), qos.REPORTS)
+        world = topics.cell_topic(cell, topics.WORLD)
+        self.create_subscription(WorldState, world, self._on_world, qos.WORLD, raw=True)
         for kind, name, callback, profile in (
             (SlotOpening, topics.SLOT_OPENING, self._on_opening, qos.OPENINGS),
-            (WorldState, topics.WORLD, self._on_world, qos.WORLD),
             (SlotVerdict, topics.VERDICTS, self._on_verdict, qos.VERDICTS),
             (ActionResult, topics.ACTION_RESULTS, self._on_result, qos.RESULTS),
         ):
@@ -96,17 +102,23 @@ class ArmAgentNode(PolyarmNode):
 
     # -- what arrives ---------------------------------------------------------------------------------------------
 
-    def _on_world(self, message: WorldState) -> None:
+    def _on_world(self, serialised: bytes) -> None:
+        # Ten world states a second arrive, one a slot is needed: the others are not even unpacked.
+        self._world, self._snapshot = serialised, None
+        self._deliberate()
+
+    def _look(self) -> None:
+        """Unpack the newest world state."""
         try:
-            snapshot = snapshot_from_message(message, self._scenario)
+            snapshot = snapshot_from_message(deserialize_message(self._world, WorldState), self._scenario)
         except Malformed as why:
             self.refuse("malformed", f"world state: {why}")
+            self._world = b""
             return
         if snapshot.episode != self._episode:
             self._episode = snapshot.episode
             self._agent.reset()
         self._snapshot = snapshot
-        self._deliberate()
 
     def _on_opening(self, message: SlotOpening) -> None:
         if not self.active:
@@ -118,8 +130,7 @@ class ArmAgentNode(PolyarmNode):
             return
         if self._agent.arm not in message.expected:
             return
-        key = (message.epoch, message.slot)
-        if key <= self._answered and self._reported is not None and message.episode == self._reported.episode:
+        if (message.epoch, message.episode, message.slot) in self._reported:
             self.refuse("stale", f"slot {message.slot} of twin {message.epoch} was answered already")
             return
         self._pending = _Pending(message, time.monotonic())
@@ -127,12 +138,9 @@ class ArmAgentNode(PolyarmNode):
 
     def _on_verdict(self, message: SlotVerdict) -> None:
         received = time.monotonic_ns()
-        reported = self._reported
-        if reported is None or (message.epoch, message.episode, message.slot) != (
-            reported.twin_epoch,
-            reported.episode,
-            reported.slot,
-        ):
+        # Topics are not ordered among each other: the next slot may have been answered before this verdict arrives.
+        reported = self._reported.get((message.epoch, message.episode, message.slot))
+        if reported is None:
             return
         try:
             check_message(message)
@@ -162,8 +170,13 @@ class ArmAgentNode(PolyarmNode):
 
     def _deliberate(self) -> None:
         """Start to decide the open slot as soon as the world that it is based on is here."""
-        pending, snapshot = self._pending, self._snapshot
-        if pending is None or pending.deliberation is not None or snapshot is None or not self.active:
+        pending = self._pending
+        if pending is None or pending.deliberation is not None or not self.active:
+            return
+        if self._snapshot is None and self._world:
+            self._look()
+        snapshot = self._snapshot
+        if snapshot is None:
             return
         opening = pending.opening
         if snapshot.episode != opening.episode or snapshot.sequence < opening.world_sequence:
@@ -179,6 +192,10 @@ class ArmAgentNode(PolyarmNode):
             self._send(self._agent.fall_back(deliberation), None)
             return
         pending.asked = time.monotonic()
+        if self._by is DecidedBy.HEURISTIC:  # answers at once: a worker would only add two thread switches
+            scores = self._ask(deliberation.prompt, deliberation.texts)
+            self._send(self._agent.settle(deliberation, scores.mean_logprobs, self._by), scores)
+            return
         self._asked = self._worker.submit(self._ask, deliberation.prompt, deliberation.texts)
         self._asked.add_done_callback(lambda _: self._scored.trigger())
 
@@ -231,8 +248,9 @@ class ArmAgentNode(PolyarmNode):
             score=float(choice.score),
         )
         message.header.stamp = self.get_clock().now().to_msg()
-        self._reported = message
-        self._answered = (opening.epoch, opening.slot)
+        self._reported[opening.epoch, opening.episode, opening.slot] = message
+        while len(self._reported) > REMEMBERED:
+            del self._reported[next(iter(self._reported))]
         self._reports.publish(message)
         if self._trace is not None:
             model_ns = int(message.model_time * 1e9)

@@ -6,6 +6,7 @@ It only translates: what an episode comes to and when the next one begins is dec
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,18 +48,21 @@ from polyarm_nodes.validation import Malformed, check_message
 PARAMETERS = {
     "scenario": SCENARIO,
     "seeds": Parameter("0", "seeds of the episodes, one after another, such as 0-19 or 0,3,5"),
-    "agents": Parameter(0, "agents that must be there before the first reset; 0 = one for each arm of the scenario", 0, 128),
+    "agents": Parameter(0, "agents that must be there before a reset; 0 = one for each arm of the scenario", 0, 128),
     "out": Parameter(".", "folder in which episodes.jsonl is written; seeds that it holds already are skipped"),
     "slot_limit": Parameter(0, "slots that an episode may take; 0 = the scenario's", 0, 100_000),
-    "stuck_after": Parameter(10, "slots without an admitted action, while no arm moves, that end an episode", 1, 100_000),
+    "stuck_after": Parameter(10, "slots without an admitted action while no arm moves, that end it", 1, 100_000),
     "time_limit": Parameter(900.0, "s (steady clock) that an episode may take", 1.0, 86_400.0),
-    "settle_limit": Parameter(20.0, "s (steady clock) that the arms may take to come to rest after the end", 0.1, 600.0),
+    "settle_limit": Parameter(20.0, "s (steady clock) that the arms may take to come to rest", 0.1, 600.0),
     "start_limit": Parameter(180.0, "s (steady clock) that the graph may take to be complete", 1.0, 3600.0),
     "reset_deadline": Parameter(30.0, "s (steady clock) within which a reset must be answered", 0.1, 600.0),
     "reset_attempts": Parameter(3, "how often a reset is tried for one seed", 1, 100),
 }
 PERIOD = 0.05  # s between two looks at the state of the series
+MAX_AGE = 1.0  # s that a message may have waited for the executor
 HANDOVER = 1.0  # s that the last result may take to reach its subscribers
+
+MessageInfo = Mapping[str, Any]  # what rclpy hands to a callback of two arguments
 
 _DECISION_NAMES = {number: key.value for key, number in DECISIONS.items()}
 _RULE_NAMES = {number: key.value for key, number in RULES.items()}
@@ -84,6 +88,7 @@ class EpisodeMonitor(PolyarmNode):
         self._log: Path | None = None
 
     def configure(self) -> None:
+        """Read the seeds that are left and connect to the cell."""
         # A launch argument such as seeds:=3 arrives as an integer, seeds:=[0, 3] as an array.
         given = self.declare_parameter("seeds", PARAMETERS["seeds"].default, _dynamic(PARAMETERS["seeds"])).value
         seeds = _seeds(given)
@@ -118,6 +123,7 @@ class EpisodeMonitor(PolyarmNode):
         self.create_timer(PERIOD, self._step, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
     def activate(self) -> None:
+        """Begin with the first seed."""
         if self._series is None:
             self._series = EpisodeSeries(self._scenario, self._seeds, self._limits, time.monotonic())
 
@@ -142,7 +148,7 @@ class EpisodeMonitor(PolyarmNode):
             return False
         return True
 
-    def _on_world(self, message: WorldState) -> None:
+    def _on_world(self, message: WorldState, info: MessageInfo) -> None:
         if self._valid("world state", message):
             busy = any(arm.status == ArmState.STATUS_MOVING for arm in message.arms)
             self._event(
@@ -150,7 +156,7 @@ class EpisodeMonitor(PolyarmNode):
                 Plant(
                     message.epoch,
                     message.seed,
-                    time.monotonic(),
+                    _received(info),
                     message.sim_time,
                     message.success,
                     busy,
@@ -158,12 +164,11 @@ class EpisodeMonitor(PolyarmNode):
                 ),
             )
 
-    def _on_opening(self, message: SlotOpening) -> None:
+    def _on_opening(self, message: SlotOpening, info: MessageInfo) -> None:
         if self._valid("slot opening", message):
-            self._event(message.episode, Opening(message.slot, time.monotonic()))
+            self._event(message.episode, Opening(message.slot, _received(info)))
 
-    def _on_report(self, data: bytes) -> None:
-        at = time.monotonic()
+    def _on_report(self, data: bytes, info: MessageInfo) -> None:
         try:
             message = deserialize_message(data, IntentReport)
         except Exception as why:  # rclpy raises RuntimeError and UnicodeDecodeError, by what is wrong with the bytes
@@ -177,7 +182,7 @@ class EpisodeMonitor(PolyarmNode):
                     epoch=message.epoch,
                     sequence=message.sequence,
                     slot=message.slot,
-                    at=at,
+                    at=_received(info),
                     size=len(data),
                     decided_by=_DECIDED_NAMES.get(message.decided_by, ""),
                     decision_time=message.decision_time,
@@ -186,7 +191,7 @@ class EpisodeMonitor(PolyarmNode):
                 ),
             )
 
-    def _on_verdict(self, message: SlotVerdict) -> None:
+    def _on_verdict(self, message: SlotVerdict, info: MessageInfo) -> None:
         if self._valid("slot verdict", message):
             answers = tuple(
                 Answer(
@@ -197,7 +202,7 @@ class EpisodeMonitor(PolyarmNode):
                 )
                 for item in message.verdicts
             )
-            self._event(message.episode, Verdict(message.epoch, message.slot, time.monotonic(), answers))
+            self._event(message.episode, Verdict(message.epoch, message.slot, _received(info), answers))
 
     def _on_result(self, message: ActionResult) -> None:
         if self._valid("action result", message):
@@ -256,6 +261,16 @@ class EpisodeMonitor(PolyarmNode):
         )
         level = DiagnosticStatus.OK if summary.success else DiagnosticStatus.WARN
         self.report(level, f"seed {summary.seed}: {end}", last_seed=summary.seed)
+
+
+def _received(info: MessageInfo) -> float:
+    """Steady time at which a message came in, s.
+
+    The middleware stamps the reception, which the executor may get to some milliseconds later; the stamp is in system
+    time, so its age is taken, and bounded lest a jump of that clock makes a latency of it.
+    """
+    age = (time.time_ns() - info["received_timestamp"]) * 1e-9
+    return time.monotonic() - min(max(age, 0.0), MAX_AGE)
 
 
 def _dynamic(parameter: Parameter) -> Any:

@@ -1,6 +1,6 @@
 """Recorder node: everything that coordinates, as it came over the wire, into a rosbag2 directory (MCAP).
 
-Messages are not deserialised: subscriptions are raw, and what arrives is what is stored, with the time of its reception.
+Messages are not deserialised: subscriptions are raw, and what arrives is stored, with the time of its reception.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def cell_topics(scenario: Scenario, namespace: str) -> dict[str, tuple[type, QoS
 
 
 def free_path(path: Path) -> Path:
-    """``path``, or the first of ``path_2``, ``path_3``, ... that does not exist: a restarted recorder overwrites nothing."""
+    """``path``, or the first of ``path_2``, ``path_3``, ... that is free: a restarted recorder overwrites nothing."""
     candidate, number = path, 1
     while candidate.exists():
         number += 1
@@ -88,6 +88,7 @@ class Recorder(PolyarmNode):
         self._hopeless: set[str] = set()
 
     def configure(self) -> None:
+        """Open the bag and subscribe to the cell's topics."""
         values = declare_parameters(self, PARAMETERS)
         scenario = load_scenario(values["scenario"])
         try:
@@ -95,9 +96,7 @@ class Recorder(PolyarmNode):
         except re.error as error:
             raise InvalidValue("also", values["also"], f"a regular expression ({error})") from None
         table = cell_topics(scenario, self.get_namespace())
-        self._definitions = {
-            f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}": None for kind, _ in table.values()
-        }
+        self._definitions = {f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}": None for kind, _ in table.values()}
         self._definitions = {name: load_definition(name, ament_prefixes()) for name in self._definitions}
         self._bag = BagWriter(
             free_path(Path(values["out"]).absolute()),
@@ -175,7 +174,8 @@ class Recorder(PolyarmNode):
     def _flush(self) -> None:
         if self._bag is not None:
             self._bag.flush()
-            self.report(DiagnosticStatus.OK, "recording", messages=sum(self._bag.counts.values()), bag=self._bag.path.name)
+            count = sum(self._bag.counts.values())
+            self.report(DiagnosticStatus.OK, "recording", messages=count, bag=self._bag.path.name)
 
     def _discover(self) -> None:
         for topic, type_names in self.get_topic_names_and_types():
