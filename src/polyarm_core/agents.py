@@ -87,6 +87,10 @@ class ArmAgent:
         self._stayed, self._situation, self._keep, self._history = 0, None, None, ""
         self._avoid = set()
 
+    def prompt_for_warming_up(self) -> Prompt:
+        """A prompt with the static part of every later one, for a model that is to read it ahead of time."""
+        return Prompt(static=self._static, dynamic="Action:")
+
     def deliberate(self, world: World) -> Deliberation:
         """Observe and enumerate. An intention that the twin told to wait is kept while it is legal."""
         view = WorldView(self.scenario, world)

@@ -10,13 +10,15 @@ from typing import IO
 
 from diagnostic_msgs.msg import DiagnosticStatus
 from polyarm.msg import ActionResult, IntentReport, SlotOpening, SlotVerdict, WorldState
+from rclpy.publisher import Publisher
 from rclpy.serialization import deserialize_message
 
 
 
-from polyarm_core.agents import ArmAgent, Choice, DecidedBy, Deliberation
+from polyarm_core.agents import ArmAgent, Choice, DecidedBy, Deliberation, action_phrase
+from polyarm_core.constraints import STAY
 from polyarm_core.errors import InvalidValue, PolyarmError
-from polyarm_core.llm.interface import LanguageModel, Prompt, Scores
+from polyarm_core.llm.interface import LanguageModel, ModelUnavailable, Prompt, Scores
 from polyarm_core.llm.registry import open_model
 from polyarm_core.scenario import load_scenario, parse_model
 from polyarm_core.slots import Snapshot
@@ -35,6 +37,8 @@ from polyarm_nodes.validation import Malformed, check_message
 
 DEADLINE_SHARE = 0.8  # of the slot's deadline, so that a fallback report still arrives in time
 
+RETRY = 0.25  # s between two attempts to reach a model that is not there
+WARM_UP = 120.0  # s that a model may take to load before the arm joins without it
 REMEMBERED = 8  # reports whose verdict may still come
 
 
@@ -60,6 +64,7 @@ class ArmAgentNode(PolyarmNode):
         self._episode = 0
         self._sequence = 0
         self._asked: Future[Scores] | None = None
+        self._warming: Future[Scores] | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
         self._trace: IO[str] | None = None
         self._model: LanguageModel | None = None
@@ -83,7 +88,8 @@ class ArmAgentNode(PolyarmNode):
         if values["trace_file"]:
             self._trace = Path(values["trace_file"]).open("a", buffering=1, encoding="utf-8")
         cell = topics.parent_namespace(self.get_namespace())
-        self._reports = self.create_publisher(IntentReport, topics.cell_topic(cell, topics.INTENTS), qos.REPORTS)
+        self._intents_topic = topics.cell_topic(cell, topics.INTENTS)
+        self._reports: Publisher | None = None
         world = topics.cell_topic(cell, topics.WORLD)
         self.create_subscription(WorldState, world, self._on_world, qos.WORLD, raw=True)
         for kind, name, callback, profile in (
@@ -94,6 +100,20 @@ class ArmAgentNode(PolyarmNode):
             self.create_subscription(kind, topics.cell_topic(cell, name), callback, profile)
         self._scored = self.create_guard_condition(self._on_scored)
         self.create_steady_timer(0.1, self._on_tick)
+
+    def activate(self) -> None:
+        # A model that is still loading would cost the first slots; the arm joins the team once its model has read the
+        # static part of the prompt, or when it has failed to for so long that the team must go on without it.
+        if self._by is DecidedBy.HEURISTIC:
+            self._join()
+            return
+        prompt = self._agent.prompt_for_warming_up()
+        self._warming = self._worker.submit(self._ask, prompt, (action_phrase(STAY),), time.monotonic() + WARM_UP)
+        self._warming.add_done_callback(lambda _: self._scored.trigger())
+
+    def _join(self) -> None:
+        self._reports = self.create_publisher(IntentReport, self._intents_topic, qos.REPORTS)
+        self._deliberate()
 
     def close(self) -> None:
         self._worker.shutdown(wait=False, cancel_futures=True)
@@ -171,7 +191,7 @@ class ArmAgentNode(PolyarmNode):
     def _deliberate(self) -> None:
         """Start to decide the open slot as soon as the world that it is based on is here."""
         pending = self._pending
-        if pending is None or pending.deliberation is not None or not self.active:
+        if pending is None or pending.deliberation is not None or not self.active or self._reports is None:
             return
         if self._snapshot is None and self._world:
             self._look()
@@ -196,14 +216,30 @@ class ArmAgentNode(PolyarmNode):
             scores = self._ask(deliberation.prompt, deliberation.texts)
             self._send(self._agent.settle(deliberation, scores.mean_logprobs, self._by), scores)
             return
-        self._asked = self._worker.submit(self._ask, deliberation.prompt, deliberation.texts)
+        until = pending.received + self._limit(opening)
+        self._asked = self._worker.submit(self._ask, deliberation.prompt, deliberation.texts, until)
         self._asked.add_done_callback(lambda _: self._scored.trigger())
 
-    def _ask(self, prompt: Prompt, texts: tuple[str, ...]) -> Scores:
+    def _ask(self, prompt: Prompt, texts: tuple[str, ...], until: float = 0.0) -> Scores:
+        """Ask the model; one that is not there (starting, restarting) is asked again until then (s, steady)."""
         assert self._model is not None
-        return self._model.score(prompt, texts)
+        while True:
+            try:
+                return self._model.score(prompt, texts)
+            except ModelUnavailable:
+                if time.monotonic() + RETRY > until:
+                    raise
+                time.sleep(RETRY)
 
     def _on_scored(self) -> None:
+        if self._reports is None:
+            if self._warming is not None and self._warming.done():
+                failure = self._warming.exception()
+                if failure is not None:
+                    self.report(DiagnosticStatus.WARN, f"no model yet: {failure}")
+                self._warming = None
+                self._join()
+            return
         pending, asked = self._pending, self._asked
         if pending is None or pending.deliberation is None or asked is None or not asked.done() or not pending.asked:
             return
@@ -221,10 +257,13 @@ class ArmAgentNode(PolyarmNode):
         pending = self._pending
         if pending is None or pending.deliberation is None:
             return
-        limit = min(self._timeout, DEADLINE_SHARE * pending.opening.deadline)
+        limit = self._limit(pending.opening)
         if time.monotonic() - pending.received > limit:
             self.report(DiagnosticStatus.WARN, f"no answer of the model within {limit:.1f} s, the arm stays")
             self._send(self._agent.fall_back(pending.deliberation), None)
+
+    def _limit(self, opening: SlotOpening) -> float:
+        return float(min(self._timeout, DEADLINE_SHARE * opening.deadline))
 
     def _send(self, choice: Choice, scores: Scores | None) -> None:
         pending, self._pending = self._pending, None
@@ -251,6 +290,7 @@ class ArmAgentNode(PolyarmNode):
         self._reported[opening.epoch, opening.episode, opening.slot] = message
         while len(self._reported) > REMEMBERED:
             del self._reported[next(iter(self._reported))]
+        assert self._reports is not None
         self._reports.publish(message)
         if self._trace is not None:
             model_ns = int(message.model_time * 1e9)
