@@ -117,6 +117,7 @@ class MujocoBridge(PlantBridge):
             self.refuse("no_lease", f"trajectory for {arm}, which has no valid lease")
             return
         try:
+            self.commanded.add(arm)
             plant.send_trajectory(arm, trajectory)
         except PolyarmError as error:
             self.refuse("trajectory", str(error))

@@ -85,6 +85,8 @@ class PlantBridge(PolyarmNode):
         self._elapsed = 0.0  # s, simulated, in the episodes before
         self._started_slots: dict[str, int] = {}
         self._going_home: set[str] = set()
+        # Arms that follow a command from outside: it replaced their action, and the lease covers it until it expires.
+        self.commanded: set[str] = set()
         self._optimistic = self.values["execution"] == "optimistic"
         plant = self.make_plant()
         # As fast as it can: time stands still while nobody moves, so that an episode does not depend on how long
@@ -195,6 +197,7 @@ class PlantBridge(PolyarmNode):
         self._lease_of.clear()
         self._started_slots.clear()
         self._going_home.clear()
+        self.commanded.clear()
         self._resets += 1
         self._episode = self.epoch // 1_000_000 * EPISODES_PER_EPOCH + self._resets
         self._slot = 0
@@ -240,6 +243,7 @@ class PlantBridge(PolyarmNode):
     def _start(self, plant: Plant, grant: Grant) -> None:
         self._slot = max(self._slot, grant.slot)
         self._started_slots[grant.arm] = grant.slot
+        self.commanded.discard(grant.arm)
         if self._going_home:
             self._going_home.discard(grant.arm)
         self._lease_of[grant.arm] = grant
@@ -264,6 +268,9 @@ class PlantBridge(PolyarmNode):
             if self._lease_of.get(grant.arm) == grant:
                 self.report(DiagnosticStatus.ERROR, f"lease {grant.token} of {grant.arm} expired, the arm holds")
                 plant.stop(grant.arm, "lease_expired")
+                if grant.arm in self.commanded:
+                    self.commanded.discard(grant.arm)
+                    del self._lease_of[grant.arm]
         if self._publish_results(plant):
             self._publish_world(plant)
         for arm in sorted(self._going_home):
@@ -278,7 +285,8 @@ class PlantBridge(PolyarmNode):
             if isinstance(result.tag, Grant):
                 # The lease may have been adopted since the motion started (optimistic).
                 grant = self._lease_of.get(result.arm, result.tag)
-                self._end_lease(grant)
+                if result.arm not in self.commanded:
+                    self._end_lease(grant)
                 self._publish_result(plant, PlantResult(**{**vars(result), "tag": grant}), result.outcome)
         return bool(results)
 
