@@ -207,15 +207,15 @@ class ArmAgentNode(PolyarmNode):
         if choice is not None:
             self._send(choice, None)
             return
-        if self._asked is not None and not self._asked.done():  # the worker is still stuck in an earlier question
-            self.report(DiagnosticStatus.WARN, "model is still busy with an earlier slot")
-            self._send(self._agent.fall_back(deliberation), None)
-            return
         pending.asked = time.monotonic()
         if self._by is DecidedBy.HEURISTIC:  # answers at once: a worker would only add two thread switches
             scores = self._ask(deliberation.prompt, deliberation.texts)
             self._send(self._agent.settle(deliberation, scores.mean_logprobs, self._by), scores)
             return
+        # A worker that is stuck in an earlier question takes this one next, or the deadline passes: falling back at
+        # once would let a hanging model burn slot after slot.
+        if self._asked is not None:
+            self._asked.cancel()
         until = pending.received + self._limit(opening)
         self._asked = self._worker.submit(self._ask, deliberation.prompt, deliberation.texts, until)
         self._asked.add_done_callback(lambda _: self._scored.trigger())
@@ -244,6 +244,8 @@ class ArmAgentNode(PolyarmNode):
         if pending is None or pending.deliberation is None or asked is None or not asked.done() or not pending.asked:
             return
         self._asked = None
+        if asked.cancelled():
+            return
         try:
             scores = asked.result()
             choice = self._agent.settle(pending.deliberation, scores.mean_logprobs, self._by)

@@ -59,6 +59,7 @@ PARAMETERS = {
     "reset_attempts": Parameter(3, "how often a reset is tried for one seed", 1, 100),
 }
 PERIOD = 0.05  # s between two looks at the state of the series
+CONNECTION_GRACE = 0.5  # s that the graph must have been complete before the first reset
 MAX_AGE = 1.0  # s that a message may have waited for the executor
 HANDOVER = 1.0  # s that the last result may take to reach its subscribers
 
@@ -94,7 +95,6 @@ class EpisodeMonitor(PolyarmNode):
         seeds = _seeds(given)
         values = declare_parameters(self, {name: item for name, item in PARAMETERS.items() if name != "seeds"})
         scenario = load_scenario(values["scenario"])
-        self._agents = values["agents"] or len(scenario.arms)
         self._scenario = scenario.name
         self._log = Path(values["out"]) / episode_log.FILE_NAME
         before = [summary.seed for summary in episode_log.read(self._log)]
@@ -113,12 +113,18 @@ class EpisodeMonitor(PolyarmNode):
         )
         self._results = self.create_publisher(EpisodeResult, topics.EPISODE_RESULT, qos.EPISODE)
         self._reset = self.create_client(ResetWorld, topics.RESET_WORLD)
-        self.create_subscription(WorldState, topics.WORLD, self._on_world, qos.WORLD)
-        self.create_subscription(SlotOpening, topics.SLOT_OPENING, self._on_opening, qos.OPENINGS)
-        # Raw, because the length on the wire is one of the figures.
-        self.create_subscription(IntentReport, topics.INTENTS, self._on_report, qos.REPORTS, raw=True)
-        self.create_subscription(SlotVerdict, topics.VERDICTS, self._on_verdict, qos.VERDICTS)
-        self.create_subscription(ActionResult, topics.ACTION_RESULTS, self._on_result, qos.RESULTS)
+        self._sources = [  # with the number of publishers that make the graph complete
+            (self.create_subscription(WorldState, topics.WORLD, self._on_world, qos.every_sample(qos.WORLD)), 1),
+            (self.create_subscription(SlotOpening, topics.SLOT_OPENING, self._on_opening, qos.every_sample(qos.OPENINGS)), 1),
+            # Raw, because the length on the wire is one of the figures.
+            (
+                self.create_subscription(IntentReport, topics.INTENTS, self._on_report, qos.REPORTS, raw=True),
+                values["agents"] or len(scenario.arms),
+            ),
+            (self.create_subscription(SlotVerdict, topics.VERDICTS, self._on_verdict, qos.every_sample(qos.VERDICTS)), 1),
+            (self.create_subscription(ActionResult, topics.ACTION_RESULTS, self._on_result, qos.RESULTS), 1),
+        ]
+        self._complete_since: float | None = None
         # Steady time: deadlines hold when the simulated clock stands still or jumps back.
         self.create_timer(PERIOD, self._step, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
@@ -211,17 +217,22 @@ class EpisodeMonitor(PolyarmNode):
 
     # -- commands -------------------------------------------------------------------------------------------------
 
-    def _ready(self) -> bool:
-        return (
-            self._reset.service_is_ready()
-            and self.count_publishers(topics.SLOT_OPENING) >= 1
-            and self.count_publishers(topics.INTENTS) >= self._agents
+    def _ready(self, at: float) -> bool:
+        """Whether everybody has been connected for a moment: their end of a connection is ready a little after ours."""
+        complete = self._reset.service_is_ready() and all(
+            source.get_publisher_count() >= count for source, count in self._sources
         )
+        if not complete:
+            self._complete_since = None
+        elif self._complete_since is None:
+            self._complete_since = at
+        return self._complete_since is not None and at - self._complete_since >= CONNECTION_GRACE
 
     def _step(self) -> None:
         if self._series is None or not self.active:
             return
-        for command in self._series.step(time.monotonic(), self._ready()):
+        at = time.monotonic()
+        for command in self._series.step(at, self._ready(at)):
             if isinstance(command, Reset):
                 self.report(DiagnosticStatus.OK, f"resetting the world to seed {command.seed}")
                 self._call_reset(command)

@@ -81,6 +81,8 @@ def build_graph(options: GraphOptions) -> list[NodeSpec]:
         raise UnknownName("execution", options.execution, ("granted", "optimistic"))
     if options.real_time_factor < 0.0:
         raise InvalidValue("real_time_factor", options.real_time_factor, "0 (as fast as it can) or above")
+    if options.execution == "optimistic" and options.real_time_factor == 0.0:
+        raise InvalidValue("real_time_factor", 0.0, "a factor above 0 in optimistic execution (motions must outlast it)")
     cell = "/" + options.namespace.strip("/")
     out = Path(options.out)
     common = {"scenario": str(options.scenario), "use_sim_time": options.use_sim_time}

@@ -15,7 +15,7 @@ from polyarm.msg import ActionResult, ArmState, EntityState, GrantTable, IntentR
 from polyarm.srv import ResetWorld, StepSimulation
 from std_srvs.srv import SetBool
 
-from polyarm_core.errors import PolyarmError
+from polyarm_core.errors import InvalidValue, PolyarmError
 from polyarm_core.leases import Grant, LeaseGuard
 from polyarm_core.plant.kinematic import KinematicPlant
 from polyarm_core.plant.simulation import TICK, Simulation, SimulationLoop
@@ -88,6 +88,9 @@ class PlantBridge(PolyarmNode):
         # Arms that follow a command from outside: it replaced their action, and the lease covers it until it expires.
         self.commanded: set[str] = set()
         self._optimistic = self.values["execution"] == "optimistic"
+        if self._optimistic and self.values["real_time_factor"] == 0.0:
+            # As fast as it can, a motion that starts before its verdict would also end before it.
+            raise InvalidValue("real_time_factor", 0.0, "a factor above 0 in optimistic execution")
         plant = self.make_plant()
         # As fast as it can: time stands still while nobody moves, so that an episode does not depend on how long
         # decisions take, and the same seed gives the same episode.

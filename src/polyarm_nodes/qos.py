@@ -14,6 +14,13 @@ def _profile(depth: int, *, reliable: bool = True, latched: bool = False) -> QoS
     )
 
 
+def every_sample(profile: QoSProfile) -> QoSProfile:
+    """The same for a subscriber that must miss nothing while it is busy, where others want the newest only."""
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST, depth=256, reliability=profile.reliability, durability=profile.durability
+    )
+
+
 # A late joiner needs the newest of these at once: the open slot, the world, the leases in force, the last episode.
 OPENINGS = _profile(1, latched=True)
 WORLD = _profile(1, latched=True)

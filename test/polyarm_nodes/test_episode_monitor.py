@@ -194,6 +194,7 @@ def play(cell: Node, until: Callable[[], bool], seconds: float = 30.0) -> None:
         assert time.monotonic() < deadline, "timed out"
         executor.spin_once(timeout_sec=0.05)
     executor.remove_node(cell)
+    executor.shutdown()
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -72,6 +72,7 @@ def test_a_server_elsewhere_starts_none_here() -> None:
         ({"plant": "gazebo"}, UnknownName, "unknown plant 'gazebo'; valid: .*mujoco"),
         ({"execution": "maybe"}, UnknownName, "unknown execution 'maybe'; valid: granted, optimistic"),
         ({"model": "gpt:4"}, UnknownName, "unknown model backend 'gpt'; valid: heuristic, openai"),
+        ({"real_time_factor": 0.0, "execution": "optimistic"}, InvalidValue, "above 0 in optimistic execution"),
         ({"real_time_factor": -1.0}, InvalidValue, "real_time_factor = -1.0"),
     ],
 )

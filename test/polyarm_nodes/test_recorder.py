@@ -55,6 +55,7 @@ def wait(node: Node, condition: Callable[[], bool], seconds: float = 20.0) -> No
         assert time.monotonic() < deadline, "timed out"
         executor.spin_once(timeout_sec=0.02)
     executor.remove_node(node)
+    executor.shutdown()
 
 
 @pytest.fixture

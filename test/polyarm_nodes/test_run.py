@@ -62,7 +62,7 @@ def processes_that_mention(path: Path) -> list[int]:
 
 
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "polyarm_core.cli", "run", "sort", "--model", "heuristic", "--plant", "kinematic"]
+    command = [sys.executable, "-m", "polyarm_core", "run", "sort", "--model", "heuristic", "--plant", "kinematic"]
     command += ["--no-picture", "--out", str(folder), *more]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(
