@@ -5,4 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from hypothesis import settings
+
 sys.path.insert(0, str(Path(__file__).parent))
+settings.register_profile("orchestrator", deadline=None)  # laws, not timings: a busy machine must not fail them
+settings.load_profile("orchestrator")

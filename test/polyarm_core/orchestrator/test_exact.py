@@ -109,10 +109,10 @@ def test_supplier_is_kept_for_what_depends_on_it():
     assert arbitrate(slot).admitted == ("holder", "user1", "user2")
 
 
-# Large slots are searched in windows and with few nodes in a layer; here every slot is large.
-NARROW_WINDOWS = {"SMALL": 0, "LARGE": 0, "WINDOWS": (2,), "NARROW": 3}
-NARROWEST_WINDOWS = {"SMALL": 0, "LARGE": 0, "WINDOWS": (3, 6), "NARROW": 1}
-NARROWEST_WHOLE = {"LARGE": 0, "WIDE": 1}
+# Large slots are searched in windows, with few nodes in a layer and without a proof; here every slot is large.
+NARROW_WINDOWS = {"SMALL": 0, "HOPELESS": 0, "WINDOWS": (2,), "NARROW": 3}
+NARROWEST_WINDOWS = {"SMALL": 0, "HOPELESS": 0, "WINDOWS": (3, 6), "NARROW": 1}
+NARROWEST_WHOLE = {"HOPELESS": 0, "WIDE": 1}
 
 
 @given(mixes(most=9), st.sampled_from([NARROW_WINDOWS, NARROWEST_WINDOWS, NARROWEST_WHOLE]))
@@ -135,7 +135,7 @@ def test_search_that_drops_nodes_is_never_worse_than_maximal(mix, limits):
 @pytest.mark.parametrize("density", DENSITIES)
 def test_nothing_can_be_added_to_what_a_narrow_search_of_a_large_slot_finds(density, monkeypatch):
     monkeypatch.setattr(exact, "NARROW", 1)
-    monkeypatch.setattr(exact, "LARGE", 0)
+    monkeypatch.setattr(exact, "HOPELESS", 0)
     intents, conditions = random_mix(400, DENSITIES[density], seed=7)
     admitted = set(arbitrate(intents, conditions).admitted)
     members = {item.arm: item for item in intents if item.arm in admitted}

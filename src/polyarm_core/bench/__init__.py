@@ -1,0 +1,1 @@
+"""Measurements: each module has one function ``run(...) -> Figures``."""
