@@ -148,7 +148,7 @@ def test_a_wheel_carries_the_scenarios(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         inside = archive.namelist()
         (entry_points,) = [name for name in inside if name.endswith("entry_points.txt")]
-        assert "polyarm = polyarm_core.cli:main" in archive.read(entry_points).decode()
+        assert "polyarm = polyarm_core.__main__:main" in archive.read(entry_points).decode()
         archive.extractall(tmp_path / "unpacked")
     assert "polyarm_core/cli.py" in inside and "polyarm_nodes/graph.py" in inside
     data = f"{wheel.name.rpartition('-py3')[0]}.data/data/share/polyarm/"

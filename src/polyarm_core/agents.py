@@ -10,7 +10,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from polyarm_core.constraints import STAY, Action, Declaration
+from polyarm_core.constraints import MOVE_VERB, STAY, Action, Declaration
 from polyarm_core.declaration import declare
 from polyarm_core.errors import InvalidValue
 from polyarm_core.llm.interface import Prompt
@@ -145,16 +145,16 @@ class ArmAgent:
         """The twin's answer: ``admit``, ``yield`` (drop the action, choose again) or ``wait`` (keep it)."""
         if decision == "yield":
             self._avoid.add(action)
-            self._history = f"{action_phrase(action)}: refused, choose another"
+            self._history = f"{action}: refused, choose another"
         elif decision == "wait":
             self._keep = action
         elif not action.is_stay:
-            self._history = f"{action_phrase(action)}: done"
+            self._history = f"{action}: done"
 
     def on_failure(self, action: Action) -> None:
         """The plant could not carry the action out: do not propose the same again in the same situation."""
         self._avoid.add(action)
-        self._history = f"{action_phrase(action)}: failed"
+        self._history = f"{action}: failed"
 
     def _choose(self, deliberation: Deliberation, action: Action, decided_by: DecidedBy, score: float) -> Choice:
         could_act = any(not candidate.is_stay for candidate in deliberation.candidates)
@@ -164,18 +164,11 @@ class ArmAgent:
         )
 
 
-def action_phrase(action: Action) -> str:
-    """The action in words, names as in the prompt."""
-    if action.is_stay:
-        return "stay"
-    return f"{action.verb} {action.entity} to {action.placement}"
-
-
 def action_text(action: Action, observation: Observation) -> str:
     """A candidate answer: what the model scores token by token."""
-    if action.is_stay:
-        return " stay"
-    return f" {action.verb} {action.entity} from {observation.entities[action.entity]} to {action.placement}"
+    if action.verb != MOVE_VERB:
+        return str(action)
+    return f"{action.verb} {action.entity} from {observation.entities[action.entity]} to {action.placement}"
 
 
 def static_prompt(scenario: Scenario, arm: str) -> str:
@@ -188,8 +181,18 @@ def static_prompt(scenario: Scenario, arm: str) -> str:
         f"Goals: {goals}.\n"
         f"You reach only {', '.join(scenario.arm(arm).reach)}. "
         "Bring each object to its goal, or hand it over on a shared placement nearer to its goal. "
-        "Answer with one action.\n"
+        f"{_operators_in_words(scenario, arm)}Answer with one action.\n"
     )
+
+
+def _operators_in_words(scenario: Scenario, arm: str) -> str:
+    phrases = []
+    for operator in scenario.operators:
+        if arm in operator.arms:
+            together = [name for name in operator.group if name != arm]
+            words = str(Action(operator.verb, operator.entity or "", operator.placement or ""))
+            phrases.append(words + (f" together with {', '.join(together)}" if together else ""))
+    return f"You can also: {'; '.join(phrases)}. " if phrases else ""
 
 
 def dynamic_prompt(scenario: Scenario, observation: Observation, history: str) -> str:

@@ -67,6 +67,13 @@ class Strategy(str, enum.Enum):
     FIXED_POINT = "fixed_point"
 
 
+class Plant(str, enum.Enum):
+    """What carries the actions out."""
+
+    MUJOCO = "mujoco"
+    KINEMATIC = "kinematic"
+
+
 class LogLevel(str, enum.Enum):
     """ROS log levels."""
 
@@ -92,6 +99,7 @@ class RunOptions:
     seeds: tuple[int, ...]
     out: Path
     record: bool
+    plant: str
     execution: str
     strategy: str
     real_time_factor: float
@@ -134,6 +142,10 @@ def run(
         Path | None,
         typer.Option("--out", metavar="DIR", help="Folder for bag, logs and picture; default runs/SCENARIO-TIME."),
     ] = None,
+    plant: Annotated[
+        Plant,
+        typer.Option(help="mujoco: physics; kinematic: every action simply succeeds, to look at coordination alone."),
+    ] = Plant.MUJOCO,
     execution: Annotated[
         Execution,
         typer.Option(help="granted: arms move under a lease only; optimistic: they start at once and are stopped."),
@@ -195,20 +207,23 @@ def run(
         seeds=chosen,
         out=folder,
         record=record,
+        plant=plant.value,
         execution=execution.value,
         strategy=strategy.value,
-        real_time_factor=real_time_factor if real_time_factor is not None else (0.0 if headless else 1.0),
+        real_time_factor=real_time_factor if real_time_factor is not None else _default_factor(headless, execution),
         model=model,
         model_url=model_url,
         log_level=log_level.value,
     )
 
     console = _console()
+    _end_in_order()
     began = time.monotonic()
     episodes = _run_with_progress(options, loaded.name, console)
     figures = _run_figures(options, loaded.name, episodes, len(starts), time.monotonic() - began)
     _show(figures, console)
-    console.print(f"grasp: {loaded.grasp}   execution: {options.execution}   strategy: {options.strategy}")
+    conditions = {"plant": options.plant, "grasp": loaded.grasp, "execution": options.execution}
+    console.print("   ".join(f"{key}: {value}" for key, value in {**conditions, "strategy": options.strategy}.items()))
     if json is not None:
         figures.write(json)
         console.print(f"figures  {json}")
@@ -268,6 +283,7 @@ def _run_graph(
         GraphOptions(
             scenario=options.scenario,
             record=options.record,
+            plant=options.plant,
             execution=options.execution,
             strategy=options.strategy,
             real_time_factor=options.real_time_factor,
@@ -282,6 +298,8 @@ def _run_graph(
 
     def done() -> bool:
         nonlocal seen
+        if _signals:
+            raise KeyboardInterrupt
         for episode in tail.poll():
             seen += 1
             on_episode(episode)
@@ -293,7 +311,9 @@ def _run_graph(
     with Runner(specs, options.out, options.log_level, environment=_own_domain()) as runner:
         on_state("starting the nodes")
         ended = runner.wait(done, deadline)
-    done()
+    for episode in tail.poll():  # what was written while the graph ended
+        seen += 1
+        on_episode(episode)
     if not ended or seen < len(options.seeds):
         raise PolyarmError(
             f"{seen} of {len(options.seeds)} episodes ended within {deadline:.0f} s; "
@@ -333,7 +353,7 @@ def _run_figures(
     from polyarm_core.seeds import format_seeds
 
     words = ["polyarm run", options.scenario if options.scenario == scenario else Path(options.scenario).name]
-    words += ["--seeds", format_seeds(list(options.seeds)), "--execution", options.execution]
+    words += ["--seeds", format_seeds(list(options.seeds)), "--plant", options.plant, "--execution", options.execution]
     words += ["--strategy", options.strategy, "--real-time-factor", f"{options.real_time_factor:g}"]
     words += ["--model", options.model] if options.model else []
     figures = Figures(" ".join(words), options.seeds)
@@ -341,6 +361,11 @@ def _run_figures(
     figures.add(f"{scenario}.distinct_starts", starts)
     figures.add(f"{scenario}.run_s", seconds)
     return figures
+
+
+def _default_factor(headless: bool, execution: Execution) -> float:
+    # An optimistic motion starts before its verdict and must outlast it, so it takes real time.
+    return 0.0 if headless and execution is Execution.GRANTED else 1.0
 
 
 def _new_folder(root: Path, name: str) -> Path:
@@ -379,6 +404,7 @@ def _render(bag: Path, target: Path, episode: int | None, frames: int, console: 
 
     from polyarm_core.bags.render import render_bag
 
+    _end_in_order()
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("rendering", total=None)
         return render_bag(bag, target, episode, frames, lambda done, of: bar.update(task, completed=done, total=of))
@@ -485,6 +511,7 @@ def _bench(name: str, json: Path | None, **options: object) -> None:
     _check_target(json)
     module = importlib.import_module(f"polyarm_core.bench.{name}")
     console = _console()
+    _end_in_order()
     figures: Figures = module.run(**options)
     _show(figures, console)
     if json is not None:
@@ -543,7 +570,7 @@ def bag_render(
     bag: BagArgument,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help=".png (last moment), .gif or .mp4; default BAG/scene.gif."),
+        typer.Option("--out", metavar="FILE", help=".png (last moment) or .gif (its course); default BAG/scene.gif."),
     ] = None,
     episode: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which episode; default the first.")] = None,
     frames: Annotated[int, typer.Option(min=1, max=1000, help="Pictures, evenly over the episode.")] = 60,
@@ -587,14 +614,27 @@ def _show(figures: Figures, console: Console) -> None:
     console.print()
 
 
-def _terminated(_number: int, _frame: object) -> NoReturn:
-    raise KeyboardInterrupt  # the same orderly end as Ctrl-C
+_signals: list[int] = []  # what asked for an end
+
+
+def _on_signal(number: int, _frame: object) -> NoReturn:
+    _signals.append(number)
+    raise KeyboardInterrupt
+
+
+def _end_in_order() -> None:
+    """From here on Ctrl-C and SIGTERM raise KeyboardInterrupt; until then they end the process at once.
+
+    Python swallows an exception that a signal raises inside some callbacks (an import's, a destructor's), so what waits
+    for long also looks into ``_signals``.
+    """
+    signal.signal(signal.SIGINT, _on_signal)
+    signal.signal(signal.SIGTERM, _on_signal)
 
 
 def main() -> None:
-    """Entry of the console script: errors in one line with code 2, Ctrl-C with code 130, no traceback for either."""
+    """Run the command line: errors in one line with code 2, Ctrl-C with code 130, no traceback for either."""
     try:
-        signal.signal(signal.SIGTERM, _terminated)
         app(prog_name="polyarm")
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

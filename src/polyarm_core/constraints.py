@@ -24,6 +24,7 @@ class Action:
 
     @property
     def is_stay(self) -> bool:
+        """Whether the arm does nothing (a0)."""
         return self.verb == STAY_VERB
 
     def __str__(self) -> str:

@@ -19,6 +19,7 @@ from polyarm_core.errors import InvalidValue, PolyarmError
 #: Rules by which the twin vetoes an action, named as in ``ArmVerdict.msg``; silence is counted apart.
 VETO_RULES = ("exclusion", "synchronisation", "produced", "held", "occupied", "dead_end", "illegal")
 SILENT = "silent"
+FALLBACK = "fallback"
 
 SUCCESS = "success"
 SLOT_LIMIT = "slots"
@@ -36,7 +37,8 @@ class Limits:
         stuck: slots with reports but without an admitted action, in a row while no arm moves, after which the team is
             stuck.
         time: wall time that an episode may take.
-        settle: how long the arms may take to come to rest after the end, before the figures are taken.
+        linger: how long the last messages may take to come in after the end, before the figures are taken.
+        settle: how long the arms may take to come to rest after it.
         start: how long to wait for the graph before the first reset.
         reset: deadline of one reset of the world.
         resets: how often a reset is tried for one seed.
@@ -45,6 +47,7 @@ class Limits:
     slots: int = 80
     stuck: int = 10
     time: float = 900.0
+    linger: float = 0.3
     settle: float = 20.0
     start: float = 180.0
     reset: float = 30.0
@@ -241,10 +244,13 @@ class EpisodeTally:
         known = self._verdicts.get(key)
         if known is None:
             acted = any(answer.decision == "admit" and answer.acts for answer in verdict.answers)
-            unheard = all(answer.rule == SILENT for answer in verdict.answers)  # nobody is there to be stuck
+            # Nobody is stuck who has not decided: no report came, or a model did not answer.
+            undecided = all(answer.rule == SILENT for answer in verdict.answers) or any(
+                report.slot == verdict.slot and report.decided_by == FALLBACK for report in self._reports.values()
+            )
             if acted or self.busy:
                 self._idle_slots = 0
-            elif not unheard:
+            elif not undecided:
                 self._idle_slots += 1
         if known is None or verdict.at < known.at:
             self._verdicts[key] = verdict
@@ -479,7 +485,7 @@ class EpisodeSeries:
         if self._stopped_at is None:
             self._stopped_at = at
         resting = reason == ABORTED or not tally.busy
-        if not resting and at - self._stopped_at < self._limits.settle:
+        if at - self._stopped_at < (self._limits.linger if resting else self._limits.settle):
             return []
         return [Finished(self._finish(tally.summary(self._stopped_at, reason)))]
 

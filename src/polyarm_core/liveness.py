@@ -114,6 +114,20 @@ class RelayGraph:
         return False
 
 
+def _draw(scenario: Scenario, reachable: list[str], rng: np.random.Generator) -> dict[str, str]:
+    among = scenario.start.among
+    if not among:
+        drawn = rng.choice(len(reachable), size=len(scenario.entities), replace=False)
+        return {entity: reachable[i] for entity, i in zip(sorted(scenario.entities), drawn, strict=True)}
+    taken: set[str] = set()
+    start: dict[str, str] = {}
+    for entity in rng.permutation(sorted(scenario.entities)):  # in random order, or the last would have no choice
+        free = [place for place in among.get(str(entity), reachable) if place not in taken]
+        start[str(entity)] = free[int(rng.integers(len(free)))] if free else next(iter(taken))
+        taken.add(start[str(entity)])
+    return start
+
+
 def draw_start(scenario: Scenario, seed: int, attempts: int = 1000) -> dict[str, str]:
     """The start placements that a seed draws: entity -> placement.
 
@@ -131,8 +145,9 @@ def draw_start(scenario: Scenario, seed: int, attempts: int = 1000) -> dict[str,
     for _ in range(attempts):
         if len(reachable) < len(scenario.entities):
             break
-        drawn = rng.choice(len(reachable), size=len(scenario.entities), replace=False)
-        start = {entity: reachable[i] for entity, i in zip(sorted(scenario.entities), drawn, strict=True)}
+        start = _draw(scenario, reachable, rng)
+        if len(set(start.values())) < len(start):
+            continue
         if any(distance_to_goal(scenario, e, p) == 0 and scenario.entities[e].goal for e, p in start.items()):
             continue
         if graph.reaches_goal(start) is not False:

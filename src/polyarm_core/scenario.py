@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import yaml
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from polyarm_core.errors import InvalidValue, PolyarmError, UnknownName
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=48)]
+Literals = tuple[Annotated[str, Field(pattern=r"^(not )?[a-z][a-z0-9_]*$", max_length=64)], ...]
 Vec2 = tuple[float, float]
 Vec3 = tuple[float, float, float]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -76,11 +78,17 @@ def parse_model(text: str, like: ModelSpec) -> ModelSpec:
 
 
 class Placement(_Model):
-    """A place where an entity can stand: ``pos(p)`` along the transport flow, surface centre (m), size in x, y (m)."""
+    """A place where an entity can stand: ``pos(p)`` along the transport flow, surface centre (m), size in x, y (m).
+
+    ``requires_held``: conditions that somebody must hold while an arm takes from or puts onto it (a door).
+    ``legal_when``: conditions (or ``not condition``) under which something may be put onto it (an order of layers).
+    """
 
     order: int
     xyz: Vec3
     size: tuple[Positive, Positive]
+    requires_held: tuple[Name, ...] = ()
+    legal_when: Literals = ()
 
 
 class Box(_Model):
@@ -107,7 +115,68 @@ class Trapezoid(_Model):
     top: Annotated[float, Field(gt=0.0, le=1.0)]
 
 
-Shape = Annotated[Union[Box, Prism, Trapezoid], Field(discriminator="kind")]
+Shape = Annotated[Box | Prism | Trapezoid, Field(discriminator="kind")]
+
+
+class Operator(_Model):
+    """An action of the task beside ``move``: who may do what to what, when it is legal, what it declares (eq. 7).
+
+    Attributes:
+        verb: its name; the plant has a skill of that name.
+        arms: who can do it. With a ``group`` every member does its own part under the same verb.
+        entity: entity or fixture that is acted on; ``placement``: where to. Either may be left out.
+        legal_when: conditions (or ``not condition``) that must be true for the action to be legal.
+        group, exclusive, requires_produced, requires_held, produces, holds: the six constraint fields. The entity
+            (unless a group shares it) and the placement are exclusive without being named.
+        undoes: conditions that the action makes false when it succeeds.
+        skill: parameters of the plant's skill.
+    """
+
+    verb: Name
+    arms: Annotated[tuple[Name, ...], Field(min_length=1)]
+    entity: Name | None = None
+    placement: Name | None = None
+    legal_when: Literals = ()
+    group: tuple[Name, ...] = ()
+    exclusive: tuple[str, ...] = ()
+    requires_produced: tuple[Name, ...] = ()
+    requires_held: tuple[Name, ...] = ()
+    produces: tuple[Name, ...] = ()
+    holds: tuple[Name, ...] = ()
+    undoes: tuple[Name, ...] = ()
+    skill: dict[str, float | int | str | bool | list[float]] = Field(default_factory=dict)
+
+
+class Occupied(_Model):
+    """True while an entity (this one, if named) stands on a placement."""
+
+    kind: Literal["occupied"]
+    placement: Name
+    entity: Name | None = None
+
+
+class Produced(_Model):
+    """True from the success of an action that produces it until one that undoes it succeeds."""
+
+    kind: Literal["produced"]
+
+
+class Measured(_Model):
+    """Measured by the plant: ``sensor`` names a quantity of a fixture or entity, true while above or below a value."""
+
+    kind: Literal["measured"]
+    sensor: str
+    above: float | None = None
+    below: float | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Measured:
+        if self.above is None and self.below is None:
+            raise ValueError("give 'above', 'below' or both")
+        return self
+
+
+Condition = Annotated[Occupied | Produced | Measured, Field(discriminator="kind")]
 
 
 class Entity(_Model):
@@ -133,9 +202,13 @@ class Zone(_Model):
 
 
 class Start(_Model):
-    """Start of an episode: ``draw: reachable`` (by seed) or ``at`` a fixed placement for each entity."""
+    """Start of an episode: ``draw: reachable`` (by seed) or ``at`` a fixed placement for each entity.
+
+    ``among`` narrows the draw: entity -> placements that it may start on.
+    """
 
     draw: Literal["reachable"] | None = None
+    among: dict[Name, tuple[Name, ...]] = Field(default_factory=dict)
     at: dict[Name, Name] | None = None
 
     @model_validator(mode="after")
@@ -146,9 +219,13 @@ class Start(_Model):
 
 
 class Success(_Model):
-    """An entity is at its goal when it is within ``tolerance`` (eps_pos, m, in the plane) of the goal placement."""
+    """An entity is at its goal when it is within ``tolerance`` (eps_pos, m, in the plane) of the goal placement.
+
+    ``conditions`` (or ``not condition``) must be true as well for the episode to succeed.
+    """
 
     tolerance: Positive
+    conditions: Literals = ()
 
 
 class Slots(_Model):
@@ -169,6 +246,8 @@ class Scenario(_Model):
     placements: Annotated[dict[Name, Placement], Field(min_length=1)]
     entities: dict[Name, Entity]
     zones: dict[Name, Zone] = Field(default_factory=dict)
+    operators: tuple[Operator, ...] = ()
+    conditions: dict[Name, Condition] = Field(default_factory=dict)
     start: Start
     success: Success
     slots: Slots = Slots()
@@ -183,8 +262,10 @@ class Scenario(_Model):
                 if placement not in self.placements:
                     raise ValueError(f"arms.{arm_name}.reach: {UnknownName('placement', placement, self.placements)}")
         for entity_name, entity in self.entities.items():
-            if entity.goal is not None and entity.goal not in self.placements:
-                raise ValueError(f"entities.{entity_name}.goal: {UnknownName('placement', entity.goal, self.placements)}")
+            goal = entity.goal
+            if goal is not None and goal not in self.placements:
+                raise ValueError(f"entities.{entity_name}.goal: {UnknownName('placement', goal, self.placements)}")
+        self._check_operators()
         orders = [placement.order for placement in self.placements.values()]
         if len(set(orders)) != len(orders):
             raise ValueError(f"placements: every order must differ, got {orders}")
@@ -199,6 +280,66 @@ class Scenario(_Model):
                 raise ValueError(f"start.at: no placement for {', '.join(missing)}")
         return self
 
+    def _check_operators(self) -> None:
+        def known(where: str, kind: str, names: Iterable[str], valid: Collection[str]) -> None:
+            for name in names:
+                if name not in valid:
+                    raise ValueError(f"{where}: {UnknownName(kind, name, valid)}")
+
+        def literals(where: str, texts: Iterable[str]) -> None:
+            known(where, "condition", (text.removeprefix("not ") for text in texts), self.conditions)
+
+        for number, operator in enumerate(self.operators):
+            where = f"operators.{number} ({operator.verb})"
+            if operator.verb in ("stay", "move"):
+                raise ValueError(f"{where}.verb: 'stay' and 'move' are built in; choose another verb")
+            known(f"{where}.arms", "arm", operator.arms, self.arms)
+            known(f"{where}.group", "arm", operator.group, self.arms)
+            if operator.placement is not None:
+                known(f"{where}.placement", "placement", [operator.placement], self.placements)
+            literals(f"{where}.legal_when", operator.legal_when)
+            for field in ("requires_produced", "requires_held", "produces", "holds", "undoes"):
+                known(f"{where}.{field}", "condition", getattr(operator, field), self.conditions)
+            for element in operator.exclusive:
+                kind, _, name = element.partition(":")
+                valid: dict[str, Collection[str]] = {
+                    "zone": self.zones,
+                    "placement": self.placements,
+                    "entity": self.entities,
+                }
+                if kind not in valid:
+                    raise ValueError(f"{where}.exclusive: {element!r} must be KIND:NAME with KIND {', '.join(valid)}")
+                known(f"{where}.exclusive", kind, [name], valid[kind])
+        for name, placement in self.placements.items():
+            known(f"placements.{name}.requires_held", "condition", placement.requires_held, self.conditions)
+            literals(f"placements.{name}.legal_when", placement.legal_when)
+        for name, condition in self.conditions.items():
+            if isinstance(condition, Occupied):
+                known(f"conditions.{name}.placement", "placement", [condition.placement], self.placements)
+                if condition.entity is not None:
+                    known(f"conditions.{name}.entity", "entity", [condition.entity], self.entities)
+        literals("success.conditions", self.success.conditions)
+        for entity, among in self.start.among.items():
+            known("start.among", "entity", [entity], self.entities)
+            known(f"start.among.{entity}", "placement", among, self.placements)
+
+    @cached_property
+    def _operator_of(self) -> dict[tuple[str, str, str, str], Operator]:
+        return {
+            (arm, operator.verb, operator.entity or "", operator.placement or ""): operator
+            for operator in self.operators
+            for arm in operator.arms
+        }
+
+    def operator(self, arm: str, verb: str, entity: str, placement: str) -> Operator | None:
+        """The operator behind an arm's action, None if the task has no such action for it."""
+        return self._operator_of.get((arm, verb, entity, placement))
+
+    @cached_property
+    def things(self) -> frozenset[str]:
+        """Names that the ``entity`` of an action may have: entities, and fixtures that operators act on."""
+        return frozenset(self.entities) | {operator.entity for operator in self.operators if operator.entity}
+
     @cached_property
     def shared_placements(self) -> frozenset[str]:
         """P_sh: placements in two or more reach bands (eq. 1)."""
@@ -212,7 +353,7 @@ class Scenario(_Model):
 
     @cached_property
     def placement_grid(self) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-        """Names of the placements in their order along the flow, and their reference positions in the plane (P, 2), m."""
+        """Names of the placements in the order of the flow, and their reference positions in the plane (P, 2), m."""
         names = tuple(sorted(self.placements, key=self.order))
         return names, np.array([self.placements[name].xyz[:2] for name in names])
 

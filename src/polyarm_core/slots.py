@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from polyarm_core.constraints import (
+    MOVE_VERB,
     Action,
     Declaration,
     Intent,
@@ -192,7 +193,7 @@ class SlotProtocol:
         self.phase = Phase.WAITING
         self.slot = 0
         self.episode = 0
-        self.completed_entries: dict[str, int] = {arm: 0 for arm in scenario.arms}
+        self.completed_entries: dict[str, int] = dict.fromkeys(scenario.arms, 0)
         self._graph = RelayGraph(scenario)
         self._snapshot: Snapshot | None = None
         self._plant_epoch = 0
@@ -202,8 +203,8 @@ class SlotProtocol:
         self._view: WorldView | None = None
         self._reports: dict[str, Report] = {}
         self._senders: dict[str, tuple[int, int]] = {}
-        self._silent: dict[str, int] = {arm: 0 for arm in scenario.arms}
-        self._waited: dict[str, int] = {arm: 0 for arm in scenario.arms}
+        self._silent: dict[str, int] = dict.fromkeys(scenario.arms, 0)
+        self._waited: dict[str, int] = dict.fromkeys(scenario.arms, 0)
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -383,15 +384,15 @@ class SlotProtocol:
             element = placement_element(action.placement)
             return ArmVerdict(arm, action, Decision.YIELD, TwinRule.OCCUPIED, element, occupant)
         where = view.where
-        least = declare(scenario, arm, action, where) if action.entity in where else Declaration()
+        if action not in view.legal(arm):
+            element = entity_element(action.entity) if action.entity in where else action.entity or action.verb
+            return ArmVerdict(arm, action, Decision.YIELD, TwinRule.ILLEGAL, element)
+        least = declare(scenario, arm, action, where)
         for rival, state in sorted(snapshot.arms.items()):  # an arm that failed on the way still stands there
             if rival != arm and state.status in (ArmStatus.HOLDING, ArmStatus.PROTECTIVE_STOP):
                 blocked = {zone_element(zone) for zone in state.zones} & least.exclusive
                 if blocked:
                     return ArmVerdict(arm, action, Decision.YIELD, TwinRule.OCCUPIED, min(blocked), rival)
-        if action not in view.legal(arm):
-            element = entity_element(action.entity) if action.entity in where else action.entity or action.verb
-            return ArmVerdict(arm, action, Decision.YIELD, TwinRule.ILLEGAL, element)
         return None
 
     def _intent(self, report: Report, where: Mapping[str, str]) -> Intent:
@@ -403,7 +404,7 @@ class SlotProtocol:
         intent = Intent(
             report.arm, scenario.arm_index[report.arm], action, declaration, waited=self._waited[report.arm]
         )
-        if action.is_stay:
+        if action.verb != MOVE_VERB:
             return intent
         return replace(
             intent,

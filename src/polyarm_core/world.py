@@ -138,15 +138,21 @@ def satisfied(scenario: Scenario, world: World) -> frozenset[str]:
         if entity.goal is not None
         and name in world.positions
         and name not in world.held_by
-        and math.dist(world.positions[name][:2], scenario.placements[entity.goal].xyz[:2])
-        <= scenario.success.tolerance
+        and math.dist(world.positions[name][:2], scenario.placements[entity.goal].xyz[:2]) <= scenario.success.tolerance
     )
 
 
 def succeeded(scenario: Scenario, world: World) -> bool:
-    """The episode succeeds iff every entity that has a goal is satisfied."""
+    """The episode succeeds iff every entity that has a goal is satisfied and the success conditions are true."""
     at_goal = satisfied(scenario, world)
-    return all(name in at_goal for name, entity in scenario.entities.items() if entity.goal is not None)
+    return all(name in at_goal for name, entity in scenario.entities.items() if entity.goal is not None) and all_true(
+        scenario.success.conditions, world.conditions
+    )
+
+
+def all_true(literals: Collection[str], conditions: Collection[str]) -> bool:
+    """Whether every literal (``condition`` or ``not condition``) agrees with the conditions that are true."""
+    return all((text.removeprefix("not ") in conditions) != text.startswith("not ") for text in literals)
 
 
 def observe(scenario: Scenario, world: World, arm: str) -> Observation:
@@ -157,7 +163,7 @@ def observe(scenario: Scenario, world: World, arm: str) -> Observation:
 def is_progress(scenario: Scenario, entity: str, source: str, destination: str) -> bool:
     """nu(e, p): the destination is the goal, or shared and strictly closer to it along the flow (eq. 5)."""
     goal = scenario.entity(entity).goal
-    if goal is None or destination == source and destination != goal:
+    if goal is None or (destination == source and destination != goal):
         return False
     if destination == goal:
         return True
@@ -175,7 +181,8 @@ def distance_to_goal(scenario: Scenario, entity: str, placement: str) -> int:
 def legal_actions(scenario: Scenario, observation: Observation) -> tuple[Action, ...]:
     """O_i^legal: a0 and every (e, p) with l(e) in B_i, p in B_i and nu(e, p) = 1 (eq. 5), in a fixed order.
 
-    Beyond eq. 5, a destination on which the arm sees another entity is left out, and an arm that still holds an
+    The operators of the task follow: an arm can do what lists it, with an entity that it sees, when its conditions are
+    true. Beyond eq. 5, a destination on which the arm sees another entity is left out, and an arm that still holds an
     entity (its last motion failed) can act on that one only.
     """
     band = scenario.arm(observation.arm).reach
@@ -184,11 +191,22 @@ def legal_actions(scenario: Scenario, observation: Observation) -> tuple[Action,
         if observation.holding and entity != observation.holding:
             continue
         for destination in band:
-            free = destination not in observation.occupied or (
-                destination == source and entity != observation.holding
-            )
-            if free and is_progress(scenario, entity, source, destination):
+            free = destination not in observation.occupied or (destination == source and entity != observation.holding)
+            if (
+                free
+                and is_progress(scenario, entity, source, destination)
+                and all_true(scenario.placements[destination].legal_when, observation.conditions)
+            ):
                 actions.append(Action(MOVE_VERB, entity, destination))
+    for operator in scenario.operators:
+        entity, placement = operator.entity or "", operator.placement or ""
+        if (
+            observation.arm in operator.arms
+            and (entity not in scenario.entities or entity in observation.entities)
+            and (not placement or (placement in band and placement not in observation.occupied))
+            and all_true(operator.legal_when, observation.conditions)
+        ):
+            actions.append(Action(operator.verb, entity, placement))
     return tuple(sorted(actions))
 
 
@@ -207,9 +225,7 @@ def swept_zones(scenario: Scenario, arm: str, placements: Collection[str]) -> fr
         (scenario.placement(name).xyz[0], scenario.placement(name).xyz[1]) for name in sorted(set(placements))
     ]
     scenario.sweeps[key] = swept = frozenset(
-        name
-        for name, zone in scenario.zones.items()
-        if _hull_meets_rectangle(points, zone.min, zone.max)
+        name for name, zone in scenario.zones.items() if _hull_meets_rectangle(points, zone.min, zone.max)
     )
     return swept
 

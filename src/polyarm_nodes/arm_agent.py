@@ -13,9 +13,7 @@ from polyarm.msg import ActionResult, IntentReport, SlotOpening, SlotVerdict, Wo
 from rclpy.publisher import Publisher
 from rclpy.serialization import deserialize_message
 
-
-
-from polyarm_core.agents import ArmAgent, Choice, DecidedBy, Deliberation, action_phrase
+from polyarm_core.agents import ArmAgent, Choice, DecidedBy, Deliberation
 from polyarm_core.constraints import STAY
 from polyarm_core.errors import InvalidValue, PolyarmError
 from polyarm_core.llm.interface import LanguageModel, ModelUnavailable, Prompt, Scores
@@ -108,7 +106,7 @@ class ArmAgentNode(PolyarmNode):
             self._join()
             return
         prompt = self._agent.prompt_for_warming_up()
-        self._warming = self._worker.submit(self._ask, prompt, (action_phrase(STAY),), time.monotonic() + WARM_UP)
+        self._warming = self._worker.submit(self._ask, prompt, (str(STAY),), time.monotonic() + WARM_UP)
         self._warming.add_done_callback(lambda _: self._scored.trigger())
 
     def _join(self) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from polyarm.msg import Action as ActionMessage
-from polyarm.msg import ArmState, EntityState, WorldState
+from polyarm.msg import ArmState, EntityState, IntentReport, WorldState
 from polyarm.msg import ArmVerdict as ArmVerdictMessage
 from polyarm.msg import Declaration as DeclarationMessage
 from polyarm.msg import Grant as GrantMessage
-from polyarm.msg import IntentReport
 
 from polyarm_core.agents import DecidedBy
 from polyarm_core.constraints import Action, Declaration
@@ -95,9 +94,9 @@ def report_from_message(message: IntentReport, scenario: Scenario) -> Report:
         raise Malformed(f"arm {message.arm!r} is unknown; valid: {', '.join(scenario.arms)}")
     action = action_from_message(message.action)
     if not action.is_stay:
-        if action.entity not in scenario.entities:
-            raise Malformed(f"action.entity {action.entity!r} is unknown; valid: {', '.join(scenario.entities)}")
-        if action.placement not in scenario.placements:
+        if action.entity and action.entity not in scenario.things:
+            raise Malformed(f"action.entity {action.entity!r} is unknown; valid: {', '.join(sorted(scenario.things))}")
+        if action.placement and action.placement not in scenario.placements:
             raise Malformed(
                 f"action.placement {action.placement!r} is unknown; valid: {', '.join(scenario.placements)}"
             )
@@ -143,9 +142,7 @@ def decision_from_message(message: ArmVerdictMessage) -> Decision:
 
 def grant_to_message(grant: Grant) -> GrantMessage:
     """A lease in force -> message."""
-    return GrantMessage(
-        arm=grant.arm, slot=grant.slot, token=grant.token, action=action_to_message(grant.action)
-    )
+    return GrantMessage(arm=grant.arm, slot=grant.slot, token=grant.token, action=action_to_message(grant.action))
 
 
 def grant_from_message(message: GrantMessage) -> Grant:

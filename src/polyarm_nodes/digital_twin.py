@@ -96,9 +96,7 @@ class DigitalTwin(PolyarmNode):
             return
         if message.episode != self._protocol.episode:
             return
-        self._carry_out(
-            self._protocol.on_result(message.arm, message.token, message.sim_time, time.monotonic())
-        )
+        self._carry_out(self._protocol.on_result(message.arm, message.token, message.sim_time, time.monotonic()))
 
     def _on_tick(self) -> None:
         if self.active:

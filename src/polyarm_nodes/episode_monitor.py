@@ -49,6 +49,7 @@ PARAMETERS = {
     "scenario": SCENARIO,
     "seeds": Parameter("0", "seeds of the episodes, one after another, such as 0-19 or 0,3,5"),
     "agents": Parameter(0, "agents that must be there before a reset; 0 = one for each arm of the scenario", 0, 128),
+    "listeners": Parameter(0, "subscribers of the results, such as a recorder, to wait for before a reset", 0, 100),
     "out": Parameter(".", "folder in which episodes.jsonl is written; seeds that it holds already are skipped"),
     "slot_limit": Parameter(0, "slots that an episode may take; 0 = the scenario's", 0, 100_000),
     "stuck_after": Parameter(10, "slots without an admitted action while no arm moves, that end it", 1, 100_000),
@@ -111,17 +112,28 @@ class EpisodeMonitor(PolyarmNode):
             reset=values["reset_deadline"],
             resets=values["reset_attempts"],
         )
+        self._listeners = values["listeners"]
         self._results = self.create_publisher(EpisodeResult, topics.EPISODE_RESULT, qos.EPISODE)
         self._reset = self.create_client(ResetWorld, topics.RESET_WORLD)
         self._sources = [  # with the number of publishers that make the graph complete
             (self.create_subscription(WorldState, topics.WORLD, self._on_world, qos.every_sample(qos.WORLD)), 1),
-            (self.create_subscription(SlotOpening, topics.SLOT_OPENING, self._on_opening, qos.every_sample(qos.OPENINGS)), 1),
+            (
+                self.create_subscription(
+                    SlotOpening, topics.SLOT_OPENING, self._on_opening, qos.every_sample(qos.OPENINGS)
+                ),
+                1,
+            ),
             # Raw, because the length on the wire is one of the figures.
             (
                 self.create_subscription(IntentReport, topics.INTENTS, self._on_report, qos.REPORTS, raw=True),
                 values["agents"] or len(scenario.arms),
             ),
-            (self.create_subscription(SlotVerdict, topics.VERDICTS, self._on_verdict, qos.every_sample(qos.VERDICTS)), 1),
+            (
+                self.create_subscription(
+                    SlotVerdict, topics.VERDICTS, self._on_verdict, qos.every_sample(qos.VERDICTS)
+                ),
+                1,
+            ),
             (self.create_subscription(ActionResult, topics.ACTION_RESULTS, self._on_result, qos.RESULTS), 1),
         ]
         self._complete_since: float | None = None
@@ -219,8 +231,10 @@ class EpisodeMonitor(PolyarmNode):
 
     def _ready(self, at: float) -> bool:
         """Whether everybody has been connected for a moment: their end of a connection is ready a little after ours."""
-        complete = self._reset.service_is_ready() and all(
-            source.get_publisher_count() >= count for source, count in self._sources
+        complete = (
+            self._reset.service_is_ready()
+            and self._results.get_subscription_count() >= self._listeners
+            and all(source.get_publisher_count() >= count for source, count in self._sources)
         )
         if not complete:
             self._complete_since = None

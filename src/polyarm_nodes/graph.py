@@ -82,7 +82,7 @@ def build_graph(options: GraphOptions) -> list[NodeSpec]:
     if options.real_time_factor < 0.0:
         raise InvalidValue("real_time_factor", options.real_time_factor, "0 (as fast as it can) or above")
     if options.execution == "optimistic" and options.real_time_factor == 0.0:
-        raise InvalidValue("real_time_factor", 0.0, "a factor above 0 in optimistic execution (motions must outlast it)")
+        raise InvalidValue("real_time_factor", 0.0, "a factor above 0 in optimistic execution")
     cell = "/" + options.namespace.strip("/")
     out = Path(options.out)
     common = {"scenario": str(options.scenario), "use_sim_time": options.use_sim_time}
@@ -108,6 +108,7 @@ def build_graph(options: GraphOptions) -> list[NodeSpec]:
                     "0",
                     "--port-file",
                     str(_port_file(out, key)),
+                    "--exit-with-parent",
                 ],
                 respawn=True,
             )
@@ -152,7 +153,14 @@ def build_graph(options: GraphOptions) -> list[NodeSpec]:
             "episode_monitor",
             "episode_monitor",
             cell,
-            {**common, "use_sim_time": False, "seeds": ",".join(str(seed) for seed in options.seeds), "out": str(out)},
+            {
+                **common,
+                "use_sim_time": False,
+                "seeds": ",".join(str(seed) for seed in options.seeds),
+                "out": str(out),
+                "agents": len(arms),
+                "listeners": int(options.record),
+            },
             ends_run=True,
         )
     )

@@ -138,9 +138,8 @@ def run_node(make: Callable[[], PolyarmNode], after_spin: Callable[[PolyarmNode]
     stop: list[int] = []
 
     def on_signal(number: int, _frame: object) -> None:
+        # The context stays valid until the node has closed: its workers may be publishing.
         stop.append(number)
-        if rclpy.ok():
-            rclpy.try_shutdown()
 
     signal.signal(signal.SIGINT, on_signal)
     signal.signal(signal.SIGTERM, on_signal)
@@ -153,7 +152,7 @@ def run_node(make: Callable[[], PolyarmNode], after_spin: Callable[[PolyarmNode]
         executor.add_node(node)
         node.autostart()
         while rclpy.ok() and not stop and not getattr(node, "finished", False):
-            executor.spin_once(timeout_sec=0.5)
+            executor.spin_once(timeout_sec=0.25)
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
     except PolyarmError as error:

@@ -13,15 +13,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from polyarm_core.errors import PolyarmError
-from polyarm_core.plant.motion import Trajectory
-from polyarm_core.plant.simulation import Simulation
 from rosgraph_msgs.msg import Clock as ClockMessage
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, UInt8
 from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 
+from polyarm_core.errors import PolyarmError
+from polyarm_core.plant.motion import Trajectory
+from polyarm_core.plant.simulation import Simulation
 from polyarm_nodes import qos, topics
 from polyarm_nodes.lifecycle import run_node
 from polyarm_nodes.parameters import MUJOCO_BRIDGE, Parameter

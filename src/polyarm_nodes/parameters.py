@@ -1,4 +1,4 @@
-"""One table of parameters for every node: name, default, range and meaning. Declared, validated and documented from it."""
+"""One table of parameters for every node: name, default, range, meaning. Declared, checked and documented from it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class Parameter:
 SCENARIO = Parameter("sort", "packaged scenario name or path of a scenario file")
 LEASE_DURATION = Parameter(2.0, "s that a lease stays valid after its last renewal (steady clock)", 0.1, 60.0)
 EXECUTION = Parameter(
-    "granted", "granted: move under a lease only; optimistic: start before the verdict", choices=("granted", "optimistic")
+    "granted",
+    "granted: move under a lease only; optimistic: start before the verdict",
+    choices=("granted", "optimistic"),
 )
 
 DIGITAL_TWIN: Mapping[str, Parameter] = {
@@ -92,7 +94,10 @@ MUJOCO_BRIDGE: Mapping[str, Parameter] = {
 }
 
 KINEMATIC_BRIDGE: Mapping[str, Parameter] = {
-    **{name: MUJOCO_BRIDGE[name] for name in ("scenario", "execution", "real_time_factor", "lease_duration", "world_period")},
+    **{
+        name: MUJOCO_BRIDGE[name]
+        for name in ("scenario", "execution", "real_time_factor", "lease_duration", "world_period")
+    },
     "action_duration": Parameter(1.0, "simulated s that every action takes", 0.0, 3600.0),
 }
 

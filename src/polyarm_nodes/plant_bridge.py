@@ -36,6 +36,7 @@ from polyarm_nodes.convert import (
     report_from_message,
 )
 from polyarm_nodes.lifecycle import PolyarmNode
+from polyarm_nodes.parameters import declare_parameters
 from polyarm_nodes.validation import Malformed, check_message
 
 Plant = Simulation | KinematicPlant
@@ -71,8 +72,6 @@ class PlantBridge(PolyarmNode):
     # -- lifecycle ------------------------------------------------------------------------------------------------
 
     def configure(self) -> None:
-        from polyarm_nodes.parameters import declare_parameters
-
         self.values = declare_parameters(self, self.parameter_table())
         self.scenario = load_scenario(self.values["scenario"])
         self._guard = LeaseGuard()
@@ -259,7 +258,8 @@ class PlantBridge(PolyarmNode):
 
     def _refused(self, plant: Plant, grant: Grant, reason: str, text: str) -> None:
         self._end_lease(grant)
-        self._publish_result(plant, PlantResult(grant.arm, grant.action, "failed", reason, text, plant.time, 0.0, grant), "refused")
+        result = PlantResult(grant.arm, grant.action, "failed", reason, text, plant.time, 0.0, grant)
+        self._publish_result(plant, result, "refused")
 
     def _end_lease(self, grant: Grant) -> None:
         if self._lease_of.get(grant.arm) == grant:

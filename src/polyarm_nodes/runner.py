@@ -77,7 +77,9 @@ class Runner:
             log = self.out / "logs" / f"{name}.log"
             self._processes.append(_Process(spec, self._spawn(spec, log), log))
 
-    def wait(self, done: Callable[[], bool] = lambda: False, deadline: float | None = None, period: float = 0.1) -> bool:
+    def wait(
+        self, done: Callable[[], bool] = lambda: False, deadline: float | None = None, period: float = 0.1
+    ) -> bool:
         """Supervise until the run ends.
 
         Args:

@@ -247,9 +247,12 @@ def test_seeds_run_one_after_another_to_the_end() -> None:
     run.reset_answered(1, True, 11, "", 2.8)  # a late answer to the first: not ours
     assert run.tally is None
     run.reset_answered(2, True, 12, "", 2.9)
-    (summary,) = summaries(run.step(200.0, True))
-    assert (summary.seed, summary.reason) == (5, TIME_LIMIT)
-    assert run.step(200.1, True) == [Done()] and run.step(200.2, True) == []
+    assert run.step(200.0, True) == []
+    run.event(12, verdict(1, ACTED, at=200.0))  # it was on its way when the time was up
+    (summary,) = summaries(run.step(200.4, True))
+    assert (summary.seed, summary.reason, summary.slots) == (5, TIME_LIMIT, 1)
+    assert summary.wall_time == pytest.approx(200.0 - 2.9)
+    assert run.step(200.5, True) == [Done()] and run.step(200.6, True) == []
 
 
 def test_settling_is_bounded_and_a_success_within_it_counts() -> None:
@@ -311,9 +314,10 @@ def test_a_restarted_plant_ends_the_episode_and_the_series_goes_on() -> None:
     run.reset_answered(1, True, 6, "", 0.0)
     run.event(6, plant(0.1, busy=True))
     run.event(0, plant(0.2, epoch=2))  # a new plant has no episode yet
-    (summary,) = summaries(run.step(0.3, True))
+    assert run.step(0.3, True) == []
+    (summary,) = summaries(run.step(0.7, True))
     assert summary.reason == ABORTED
-    assert run.step(0.4, True) == [Reset(2, 2)]
+    assert run.step(0.8, True) == [Reset(2, 2)]
 
 
 def test_stopping_writes_down_what_runs() -> None:

@@ -30,7 +30,7 @@ def test_shared_placements_are_those_in_two_reach_bands() -> None:
 def test_unknown_scenario_lists_the_valid_names() -> None:
     with pytest.raises(UnknownName, match=r"unknown scenario 'srot'; valid: .*sort"):
         load_scenario("srot")
-    with pytest.raises(InvalidValue, match="nowhere.yaml"):
+    with pytest.raises(InvalidValue, match=r"nowhere\.yaml"):
         load_scenario("nowhere.yaml")
 
 

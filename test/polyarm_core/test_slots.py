@@ -1,4 +1,4 @@
-"""The slot protocol: late, lost, duplicated and stale reports, restarts, vetoes of the twin, and whole random episodes."""
+"""The slot protocol: late, lost, doubled and stale reports, restarts, vetoes of the twin, whole random episodes."""
 
 from __future__ import annotations
 

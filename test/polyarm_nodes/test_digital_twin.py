@@ -13,22 +13,22 @@ import pytest
 pytest.importorskip("rclpy", reason="needs ROS 2")
 pytest.importorskip("polyarm.msg", reason="needs the built messages")
 
-from harness import Probe, probe, running, specs, with_parameters  # noqa: E402
-from diagnostic_msgs.msg import DiagnosticArray  # noqa: E402
-from polyarm.msg import (  # noqa: E402
-    ArmVerdict,
+from diagnostic_msgs.msg import DiagnosticArray
+from harness import Probe, probe, running, specs, with_parameters
+from polyarm.msg import (
     Action,
+    ArmVerdict,
     GrantTable,
     IntentReport,
     SlotOpening,
     SlotVerdict,
     WorldState,
 )
-from polyarm.srv import ResetWorld  # noqa: E402
+from polyarm.srv import ResetWorld
 
-from polyarm_core.liveness import draw_start  # noqa: E402
-from polyarm_core.scenario import load_scenario  # noqa: E402
-from polyarm_nodes import qos, topics  # noqa: E402
+from polyarm_core.liveness import draw_start
+from polyarm_core.scenario import load_scenario
+from polyarm_nodes import qos, topics
 
 pytestmark = pytest.mark.ros
 

@@ -14,11 +14,11 @@ import pytest
 pytest.importorskip("rclpy", reason="needs ROS 2")
 pytest.importorskip("polyarm.msg", reason="needs the built messages")
 
-from harness import probe, running, specs, with_parameters  # noqa: E402
-from polyarm.msg import IntentReport, SlotVerdict, WorldState  # noqa: E402
+from harness import probe, running, specs, with_parameters
+from polyarm.msg import IntentReport, SlotVerdict, WorldState
 
-from polyarm_nodes import qos, topics  # noqa: E402
-from polyarm_nodes.runner import Runner  # noqa: E402
+from polyarm_nodes import qos, topics
+from polyarm_nodes.runner import Runner
 
 pytestmark = pytest.mark.ros
 

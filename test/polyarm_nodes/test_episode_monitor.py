@@ -166,7 +166,7 @@ def start(ros_domain: int, tmp_path: Path) -> Iterator[Callable[..., subprocess.
 
     def begin(*parameters: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "polyarm_nodes", "episode_monitor", "--ros-args", "-r", "__ns:=/cell"]
-        for parameter in ("scenario:=sort", f"out:={tmp_path}", "agents:=1", *parameters):
+        for parameter in ("scenario:=sort", f"out:={tmp_path}", "agents:=1", "listeners:=1", *parameters):
             command += ["-p", parameter]
         environment = {
             **os.environ,

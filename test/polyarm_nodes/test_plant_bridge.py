@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("rclpy", reason="needs ROS 2")
 pytest.importorskip("polyarm.msg", reason="needs the built messages")
 
-from harness import Probe, probe, running, specs, with_parameters  # noqa: E402
-from polyarm.msg import (  # noqa: E402
+from harness import Probe, probe, running, specs, with_parameters
+from polyarm.msg import (
     Action,
     ActionResult,
     ArmVerdict,
@@ -21,14 +21,14 @@ from polyarm.msg import (  # noqa: E402
     SlotVerdict,
     WorldState,
 )
-from polyarm.srv import ResetWorld, StepSimulation  # noqa: E402
-from rosgraph_msgs.msg import Clock  # noqa: E402
-from sensor_msgs.msg import JointState  # noqa: E402
-from std_msgs.msg import Float64, UInt8  # noqa: E402
-from std_srvs.srv import SetBool  # noqa: E402
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint  # noqa: E402
+from polyarm.srv import ResetWorld, StepSimulation
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64, UInt8
+from std_srvs.srv import SetBool
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from polyarm_nodes import qos, topics  # noqa: E402
+from polyarm_nodes import qos, topics
 
 pytestmark = pytest.mark.ros
 

@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("polyarm.msg", reason="needs the built messages")
 
-import polyarm.msg  # noqa: E402
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from polyarm.msg import Action, Declaration, IntentReport, SlotVerdict, WorldState  # noqa: E402
+import polyarm.msg
+from hypothesis import given
+from hypothesis import strategies as st
+from polyarm.msg import Action, Declaration, IntentReport, SlotVerdict, WorldState
 
-from polyarm_nodes.validation import Malformed, Refusals, check_message  # noqa: E402
+from polyarm_nodes.validation import Malformed, Refusals, check_message
 
 MESSAGES = [
     getattr(polyarm.msg, name)
@@ -58,7 +58,7 @@ def test_strings_are_measured_in_bytes(text: str) -> None:
 def test_numbers_that_are_not_finite(value: float) -> None:
     report = IntentReport()
     report._score = value
-    with pytest.raises(Malformed, match="score = .* is not finite"):
+    with pytest.raises(Malformed, match=r"score = .* is not finite"):
         check_message(report)
     world = WorldState()
     world._sim_time = value

@@ -85,9 +85,7 @@ class KinematicPlant:
         self._status[arm] = "idle" if outcome == "succeeded" else "holding"
         self._results.append(ActionResult(arm, action, outcome, reason, text, started, self.time - started, tag))
 
-    def start_action(
-        self, arm: str, action: Action, zones: Collection[str] | None = None, tag: Any = None
-    ) -> None:
+    def start_action(self, arm: str, action: Action, zones: Collection[str] | None = None, tag: Any = None) -> None:
         """Begin an action. Raises ArmBusy, UnknownName, InvalidValue as `Simulation.start_action`."""
         self.scenario.arm(arm)
         if arm in self._running:

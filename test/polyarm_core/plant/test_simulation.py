@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from polyarm_core.constraints import Action
-from polyarm_core.errors import InvalidValue, UnknownName
+from polyarm_core.errors import InvalidValue, PolyarmError, UnknownName
 from polyarm_core.plant.motion import Trajectory, tool_down
 from polyarm_core.plant.simulation import ActionResult, Simulation, SimulationLoop
 from polyarm_core.plant.skills import ArmBusy
@@ -355,3 +356,30 @@ def test_loop_runs_calls_and_pauses(scenario: Scenario) -> None:
     finally:
         loop.stop()
     assert loop.error is None
+    with pytest.raises(PolyarmError, match="ended"):
+        loop.call(lambda s: s.time)
+
+
+def test_loop_keeps_real_time_and_reports_what_stops_it(scenario: Scenario) -> None:
+    simulation = Simulation(scenario, planning="thread")
+
+    def on_period(s: Simulation) -> None:
+        if s.time > 0.3:
+            raise RuntimeError("publisher broke")
+
+    loop = SimulationLoop(simulation, real_time_factor=1.0, on_period=on_period)
+    began = time.monotonic()
+    loop.start()
+    while loop.error is None and time.monotonic() < began + 20.0:
+        time.sleep(0.01)
+    assert time.monotonic() - began >= 0.29  # not faster than asked for
+    assert isinstance(loop.error, RuntimeError)
+    with pytest.raises(PolyarmError, match="publisher broke"):
+        loop.call(lambda s: s.time)
+    loop.stop()
+
+
+@pytest.mark.parametrize("options", [{"real_time_factor": -1.0}, {"real_time_factor": float("nan")}, {"idle": "sleep"}])
+def test_loop_options_are_checked(shared: Simulation, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidValue):
+        SimulationLoop(shared, **options)

@@ -1,0 +1,1 @@
+"""Reading what was recorded: open, tabulate, explain, picture and recover a bag, without ROS."""

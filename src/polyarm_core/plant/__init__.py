@@ -1,0 +1,1 @@
+"""The simulated plant: MuJoCo scene, robots, motion, grasp, simulation loop."""
