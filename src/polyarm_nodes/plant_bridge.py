@@ -7,6 +7,7 @@ finds is published from there. A lease that is not renewed stops its arm, whatev
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from builtin_interfaces.msg import Time
@@ -15,6 +16,7 @@ from polyarm.msg import ActionResult, ArmState, EntityState, GrantTable, IntentR
 from polyarm.srv import ResetWorld, StepSimulation
 from std_srvs.srv import SetBool
 
+from polyarm_core.conditions import ConditionTracker
 from polyarm_core.errors import InvalidValue, PolyarmError
 from polyarm_core.leases import Grant, LeaseGuard
 from polyarm_core.plant.kinematic import KinematicPlant
@@ -75,6 +77,7 @@ class PlantBridge(PolyarmNode):
         self.values = declare_parameters(self, self.parameter_table())
         self.scenario = load_scenario(self.values["scenario"])
         self._guard = LeaseGuard()
+        self._conditions = ConditionTracker(self.scenario)
         self._lease_of: dict[str, Grant] = {}  # under which an arm moves; token 0 = optimistic, not yet decided
         self._episode = 0
         self._slot = 0
@@ -196,6 +199,7 @@ class PlantBridge(PolyarmNode):
         plant.reset(seed)
         self._publish_results(plant)
         self._guard.end_all(list(self.scenario.arms))
+        self._conditions.reset()
         self._lease_of.clear()
         self._started_slots.clear()
         self._going_home.clear()
@@ -290,6 +294,8 @@ class PlantBridge(PolyarmNode):
                 grant = self._lease_of.get(result.arm, result.tag)
                 if result.arm not in self.commanded:
                     self._end_lease(grant)
+                if result.outcome == "succeeded":
+                    self._conditions.on_success(result.arm, result.action)
                 self._publish_result(plant, PlantResult(**{**vars(result), "tag": grant}), result.outcome)
         return bool(results)
 
@@ -320,7 +326,8 @@ class PlantBridge(PolyarmNode):
         return Time(sec=nanoseconds // 1_000_000_000, nanosec=nanoseconds % 1_000_000_000)
 
     def _publish_world(self, plant: Plant) -> None:
-        world = plant.world()
+        bare = plant.world()
+        world = replace(bare, conditions=self._conditions.true_now(bare, plant.readings(), plant.held_conditions()))
         where, at_goal = locate(self.scenario, world), satisfied(self.scenario, world)
         self._sequence += 1
         message = WorldState(

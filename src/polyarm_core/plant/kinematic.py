@@ -74,11 +74,12 @@ class KinematicPlant:
                 continue
             del self._running[arm]
             occupant = next((e for e, p in self._where.items() if p == action.placement and e != action.entity), "")
-            if occupant:
+            if occupant and action.placement:
                 text = f"{occupant} is on {action.placement}"
                 self._finish(arm, action, "failed", "occupied", text, started, tag)
             else:
-                self._where[action.entity] = action.placement
+                if action.entity in self._where and action.placement:
+                    self._where[action.entity] = action.placement
                 self._finish(arm, action, "succeeded", "", "", started, tag)
 
     def _finish(self, arm: str, action: Action, outcome: Any, reason: str, text: str, started: float, tag: Any) -> None:
@@ -90,10 +91,11 @@ class KinematicPlant:
         self.scenario.arm(arm)
         if arm in self._running:
             raise ArmBusy(arm, "moving")
-        if action.verb != MOVE_VERB:
-            raise InvalidValue("action.verb", action.verb, f"{MOVE_VERB!r}")
-        self.scenario.entity(action.entity)
-        self.scenario.placement(action.placement)
+        if self.scenario.operator(arm, action.verb, action.entity, action.placement) is None:
+            if action.verb != MOVE_VERB:
+                raise InvalidValue("action", str(action), f"{MOVE_VERB!r} or an operator of {arm}")
+            self.scenario.entity(action.entity)
+            self.scenario.placement(action.placement)
         self._running[arm] = (action, self.time, tag)
         self._status[arm] = "moving"
 
@@ -118,6 +120,18 @@ class KinematicPlant:
         self.scenario.arm(name)
         nothing = np.zeros(0)
         return ArmView(name, (), nothing, nothing, 0.0, "", self._status[name])
+
+    def readings(self) -> dict[str, float]:
+        """Nothing is measured here."""
+        return {}
+
+    def held_conditions(self) -> frozenset[str]:
+        """What the running actions hold."""
+        operators = (
+            self.scenario.operator(arm, action.verb, action.entity, action.placement)
+            for arm, (action, _, _) in self._running.items()
+        )
+        return frozenset(name for operator in operators if operator is not None for name in operator.holds)
 
     def zones_entered(self, arm: str) -> frozenset[str]:
         """Arms have no links here."""
