@@ -108,7 +108,7 @@ class Prism(_Model):
 
 
 class Trapezoid(_Model):
-    """Box whose top face is scaled by ``top`` in x: edge lengths of the bottom and the height (m)."""
+    """Upright trapezoid: ``size`` is depth, long side and height (m), ``top`` the ratio of the parallel sides."""
 
     kind: Literal["trapezoid"]
     size: tuple[Positive, Positive, Positive]

@@ -394,6 +394,14 @@ class Simulation:
             name, index.robot.joints, port.joints(), port.velocities(), port.opening(), port.held(), self._status(name)
         )
 
+    def readings(self) -> dict[str, float]:
+        """What the sensors of the scene measure now: sensor -> value, for the scenario's measured conditions."""
+        return {}
+
+    def held_conditions(self) -> frozenset[str]:
+        """Conditions that hold without a sensor: none, physics is measured."""
+        return frozenset()
+
     def zones_entered(self, name: str) -> frozenset[str]:
         """Zones of the scenario in which some link of an arm is now (its body origins, in the plane)."""
         self._port(name)
