@@ -91,9 +91,9 @@ class ArmAgent:
         """A prompt with the static part of every later one, for a model that is to read it ahead of time."""
         return Prompt(static=self._static, dynamic="Action:")
 
-    def deliberate(self, world: World) -> Deliberation:
+    def deliberate(self, world: World | WorldView) -> Deliberation:
         """Observe and enumerate. An intention that the twin told to wait is kept while it is legal."""
-        view = WorldView(self.scenario, world)
+        view = world if isinstance(world, WorldView) else WorldView(self.scenario, world)
         observation = view.observe(self.arm)
         if observation != self._situation:  # what was refused elsewhere may be right here
             self._situation = observation

@@ -152,6 +152,8 @@ class SlotOptions:
         deadline: s that a slot waits for reports.
         absent_after: slots without a report after which an arm is no longer waited for (until it is heard again).
         absent_grace: s that a slot waits when only absent arms are missing.
+        settle: s for which the world must have looked the same before a slot opens: entities come to rest, and every
+            agent has the world that the slot is based on.
         complete_declarations: add what the scene's rules say an action must at least declare (ldt_coord.md 7.3).
         guard_dead_ends: veto actions after which the goal could no longer be reached.
         orchestrator: strategy and its options.
@@ -160,6 +162,7 @@ class SlotOptions:
     deadline: float = 20.0
     absent_after: int = 2
     absent_grace: float = 0.5
+    settle: float = 0.0
     complete_declarations: bool = True
     guard_dead_ends: bool = True
     orchestrator: OrchestratorOptions = field(default_factory=OrchestratorOptions)
@@ -171,6 +174,8 @@ class SlotOptions:
             raise InvalidValue("absent_after", self.absent_after, "1 or more slots")
         if self.absent_grace < 0.0:
             raise InvalidValue("absent_grace", self.absent_grace, "seconds, 0 or more")
+        if self.settle < 0.0:
+            raise InvalidValue("settle", self.settle, "seconds, 0 or more")
 
 
 class SlotProtocol:
@@ -201,6 +206,8 @@ class SlotProtocol:
         self._ready_after = -1.0
         self._opened_at = 0.0
         self._view: WorldView | None = None
+        self._view_sequence = 0  # of the first world state that looked like the newest
+        self._still_since = 0.0
         self._reports: dict[str, Report] = {}
         self._senders: dict[str, tuple[int, int]] = {}
         self._silent: dict[str, int] = dict.fromkeys(scenario.arms, 0)
@@ -218,10 +225,12 @@ class SlotProtocol:
                 return []
         if snapshot.epoch != self._plant_epoch or snapshot.episode != self.episode:
             self._begin_episode(snapshot)
+            self._view = None
         self._snapshot = snapshot
         view = WorldView(self.scenario, snapshot.world)
         if self._view is None or view != self._view:
             self._view = view
+            self._view_sequence, self._still_since = snapshot.sequence, now
         return self._advance(now)
 
     def on_report(self, report: Report, now: float) -> tuple[str, list[Effect]]:
@@ -306,13 +315,16 @@ class SlotProtocol:
         if snapshot.time < self._ready_after or self.leases.grants:
             return []
         if any(arm.status is ArmStatus.MOVING for arm in snapshot.arms.values()):
+            self._still_since = now
+            return []
+        if now - self._still_since < self.options.settle:
             return []
         self.slot = max(self.slot, snapshot.slot) + 1
         self.phase = Phase.COLLECTING
         self._reports.clear()
         self._opened_at = now
         expected = tuple(self.scenario.arms)
-        return [Opened(self.episode, self.slot, expected, snapshot.sequence, self.options.deadline)]
+        return [Opened(self.episode, self.slot, expected, self._view_sequence, self.options.deadline)]
 
     def _close_if_complete(self, now: float) -> list[Effect]:
         missing = [arm for arm in self.scenario.arms if arm not in self._reports]

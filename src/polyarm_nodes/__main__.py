@@ -6,7 +6,15 @@ import importlib
 import signal
 import sys
 
-NODES = ("arm_agent", "digital_twin", "mujoco_bridge", "kinematic_bridge", "recorder", "episode_monitor")
+NODES = (
+    "arm_agent",
+    "digital_twin",
+    "mujoco_bridge",
+    "kinematic_bridge",
+    "driver_bridge",
+    "recorder",
+    "episode_monitor",
+)
 
 
 def main(node: str | None = None) -> None:

@@ -11,7 +11,6 @@ from typing import IO
 from diagnostic_msgs.msg import DiagnosticStatus
 from polyarm.msg import ActionResult, IntentReport, SlotOpening, SlotVerdict, WorldState
 from rclpy.publisher import Publisher
-from rclpy.serialization import deserialize_message
 
 from polyarm_core.agents import ArmAgent, Choice, DecidedBy, Deliberation
 from polyarm_core.constraints import STAY
@@ -20,6 +19,7 @@ from polyarm_core.llm.interface import LanguageModel, ModelUnavailable, Prompt, 
 from polyarm_core.llm.registry import open_model
 from polyarm_core.scenario import load_scenario, parse_model
 from polyarm_core.slots import Snapshot
+from polyarm_core.world import WorldView
 from polyarm_nodes import qos, topics
 from polyarm_nodes.convert import (
     DECIDED_BY,
@@ -56,8 +56,8 @@ class ArmAgentNode(PolyarmNode):
     def __init__(self) -> None:
         super().__init__("arm_agent")
         self._pending: _Pending | None = None
-        self._world = b""  # the newest world state, serialised
-        self._snapshot: Snapshot | None = None  # the same, unpacked
+        self._snapshot: Snapshot | None = None
+        self._view: WorldView | None = None
         self._reported: dict[tuple[int, int, int], IntentReport] = {}  # by twin epoch, episode, slot; the newest few
         self._episode = 0
         self._sequence = 0
@@ -88,10 +88,9 @@ class ArmAgentNode(PolyarmNode):
         cell = topics.parent_namespace(self.get_namespace())
         self._intents_topic = topics.cell_topic(cell, topics.INTENTS)
         self._reports: Publisher | None = None
-        world = topics.cell_topic(cell, topics.WORLD)
-        self.create_subscription(WorldState, world, self._on_world, qos.WORLD, raw=True)
         for kind, name, callback, profile in (
             (SlotOpening, topics.SLOT_OPENING, self._on_opening, qos.OPENINGS),
+            (WorldState, topics.WORLD, self._on_world, qos.WORLD),
             (SlotVerdict, topics.VERDICTS, self._on_verdict, qos.VERDICTS),
             (ActionResult, topics.ACTION_RESULTS, self._on_result, qos.RESULTS),
         ):
@@ -120,23 +119,22 @@ class ArmAgentNode(PolyarmNode):
 
     # -- what arrives ---------------------------------------------------------------------------------------------
 
-    def _on_world(self, serialised: bytes) -> None:
-        # Ten world states a second arrive, one a slot is needed: the others are not even unpacked.
-        self._world, self._snapshot = serialised, None
-        self._deliberate()
-
-    def _look(self) -> None:
-        """Unpack the newest world state."""
+    def _on_world(self, message: WorldState) -> None:
         try:
-            snapshot = snapshot_from_message(deserialize_message(self._world, WorldState), self._scenario)
+            snapshot = snapshot_from_message(message, self._scenario)
         except Malformed as why:
             self.refuse("malformed", f"world state: {why}")
-            self._world = b""
             return
         if snapshot.episode != self._episode:
             self._episode = snapshot.episode
             self._agent.reset()
+        # Look before the slot opens: whoever waits for the slowest agent waits for all this.
+        view = WorldView(self._scenario, snapshot.world)
+        if self._view is None or view != self._view:
+            view.legal(self._agent.arm)
+            self._view = view
         self._snapshot = snapshot
+        self._deliberate()
 
     def _on_opening(self, message: SlotOpening) -> None:
         if not self.active:
@@ -191,15 +189,14 @@ class ArmAgentNode(PolyarmNode):
         pending = self._pending
         if pending is None or pending.deliberation is not None or not self.active or self._reports is None:
             return
-        if self._snapshot is None and self._world:
-            self._look()
         snapshot = self._snapshot
         if snapshot is None:
             return
         opening = pending.opening
         if snapshot.episode != opening.episode or snapshot.sequence < opening.world_sequence:
             return
-        deliberation = self._agent.deliberate(snapshot.world)
+        assert self._view is not None
+        deliberation = self._agent.deliberate(self._view)
         pending.deliberation = deliberation
         choice = self._agent.only_choice(deliberation)
         if choice is not None:
@@ -301,4 +298,4 @@ class ArmAgentNode(PolyarmNode):
 
 def main() -> None:
     """Run the node."""
-    run_node(ArmAgentNode)
+    run_node(ArmAgentNode, niceness=5)

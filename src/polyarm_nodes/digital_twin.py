@@ -19,7 +19,7 @@ from polyarm_nodes.lifecycle import PolyarmNode, run_node
 from polyarm_nodes.parameters import DIGITAL_TWIN, declare_parameters
 from polyarm_nodes.validation import Malformed, check_message
 
-TICK = 0.05  # s; deadlines are kept to this
+TICK = 0.02  # s; deadlines are kept to this
 
 
 class DigitalTwin(PolyarmNode):
@@ -43,6 +43,7 @@ class DigitalTwin(PolyarmNode):
             deadline=values["deadline"] or scenario.slots.deadline,
             absent_after=values["absent_after"],
             absent_grace=values["absent_grace"],
+            settle=values["settle"],
             complete_declarations=values["complete_declarations"],
             guard_dead_ends=values["guard_dead_ends"],
             orchestrator=replace(OrchestratorOptions(), strategy=Strategy(values["strategy"])),

@@ -315,4 +315,4 @@ def _seeds(value: Any) -> list[int]:
 
 def main() -> None:
     """Run the node."""
-    run_node(EpisodeMonitor)
+    run_node(EpisodeMonitor, niceness=5)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from polyarm_core.cell import cell_path, load_cell
 from polyarm_core.errors import InvalidValue, UnknownName
 from polyarm_core.scenario import ModelSpec, Scenario, load_scenario, parse_model
 
@@ -60,9 +61,11 @@ class GraphOptions:
     model_url: str = ""
     stay_patience: int = 1
     guard_dead_ends: bool = True
+    cell: str = ""  # for plant "drivers": packaged cell name or path of a cell file
+    velocity_scaling: float = 1.0  # for plant "drivers": share of the speeds that the cell file allows
 
 
-PLANTS = {"mujoco": "mujoco_bridge", "kinematic": "kinematic_bridge"}
+PLANTS = {"mujoco": "mujoco_bridge", "kinematic": "kinematic_bridge", "drivers": "driver_bridge"}
 
 
 def build_graph(options: GraphOptions) -> list[NodeSpec]:
@@ -77,6 +80,10 @@ def build_graph(options: GraphOptions) -> list[NodeSpec]:
         scenario.arm(arm)
     if options.plant not in PLANTS:
         raise UnknownName("plant", options.plant, PLANTS)
+    if (options.plant == "drivers") != bool(options.cell):
+        raise InvalidValue("cell", options.cell, "a cell with plant 'drivers', and none with any other")
+    if options.cell:
+        options, scenario = _in_cell(options, scenario)
     if options.execution not in ("granted", "optimistic"):
         raise UnknownName("execution", options.execution, ("granted", "optimistic"))
     if options.real_time_factor < 0.0:
@@ -119,7 +126,16 @@ def build_graph(options: GraphOptions) -> list[NodeSpec]:
             "plant",
             cell,
             # The plant is the source of /clock, so it runs on the system's.
-            {**common, **execution, "use_sim_time": False, "real_time_factor": float(options.real_time_factor)},
+            {
+                **common,
+                **execution,
+                "use_sim_time": False,
+                **(
+                    {"velocity_scaling": float(options.velocity_scaling)}
+                    if options.cell
+                    else {"real_time_factor": float(options.real_time_factor)}
+                ),
+            },
         )
     )
     if options.record:
@@ -165,6 +181,23 @@ def build_graph(options: GraphOptions) -> list[NodeSpec]:
         )
     )
     return specs
+
+
+def _in_cell(options: GraphOptions, scenario: Scenario) -> tuple[GraphOptions, Scenario]:
+    """Options and scenario of a real cell: its file is every node's scenario, and time is the clock's on the wall."""
+    path = cell_path(options.cell)
+    cell, measured = load_cell(path)
+    if measured.name != scenario.name:
+        raise InvalidValue("scenario", scenario.name, f"{measured.name!r}, for which cell {cell.cell!r} was measured")
+    if options.execution != "granted":
+        raise InvalidValue("execution", options.execution, "'granted' in a real cell")
+    if options.real_time_factor != 1.0:
+        raise InvalidValue("real_time_factor", options.real_time_factor, "1 in a real cell")
+    if len(options.seeds) > 1:
+        raise InvalidValue("seeds", list(options.seeds), "one in a real cell: nothing puts the entities back")
+    if not 0.0 < options.velocity_scaling <= 1.0:
+        raise InvalidValue("velocity_scaling", options.velocity_scaling, "a share above 0, at most 1")
+    return replace(options, scenario=str(path.absolute()), use_sim_time=False), measured
 
 
 def _model_of(scenario: Scenario, arm: str, options: GraphOptions) -> tuple[str, ModelSpec]:

@@ -29,7 +29,8 @@ from polyarm_nodes.plant_bridge import CALL_TIMEOUT, PlantBridge
 from polyarm_nodes.validation import Malformed, check_message
 
 SAFETY_NORMAL, SAFETY_PROTECTIVE_STOP = 1, 3  # numbers of UR's safety modes
-MIN_STREAM_PERIOD = 0.004  # s of wall time between samples of a stream, however fast the simulation runs
+# s of wall time between samples of a stream, however fast the simulation runs; every node hears the clock
+MIN_STREAM_PERIOD, MIN_CLOCK_PERIOD = 0.004, 0.01
 
 
 class MujocoBridge(PlantBridge):
@@ -143,7 +144,7 @@ class MujocoBridge(PlantBridge):
 
     def on_period(self, plant: Simulation) -> None:
         wall, now = time.monotonic(), self._elapsed + plant.time
-        if now >= self._next_clock and wall - self._last_stream >= MIN_STREAM_PERIOD:
+        if now >= self._next_clock and wall - self._last_stream >= MIN_CLOCK_PERIOD:
             self._next_clock, self._last_stream = now + 1.0 / self.values["clock_rate"], wall
             self._clock_out.publish(ClockMessage(clock=self.stamp(plant)))
         if now >= self._next_joints and wall - self._last_joints >= MIN_STREAM_PERIOD:

@@ -64,6 +64,7 @@ DIGITAL_TWIN: Mapping[str, Parameter] = {
     "deadline": Parameter(0.0, "s that a slot waits for reports; 0 = the scenario's", 0.0, 3600.0),
     "absent_after": Parameter(2, "slots without a report after which an arm is not waited for", 1, 1000),
     "absent_grace": Parameter(0.5, "s that a slot waits when only absent arms are missing", 0.0, 3600.0),
+    "settle": Parameter(0.02, "s for which the world must have looked the same before a slot opens", 0.0, 60.0),
     "complete_declarations": Parameter(True, "add what the scene's rules say an action must at least declare"),
     "guard_dead_ends": Parameter(True, "veto actions after which the goal could no longer be reached"),
     "lease_duration": LEASE_DURATION,
@@ -99,6 +100,14 @@ KINEMATIC_BRIDGE: Mapping[str, Parameter] = {
         for name in ("scenario", "execution", "real_time_factor", "lease_duration", "world_period")
     },
     "action_duration": Parameter(1.0, "simulated s that every action takes", 0.0, 3600.0),
+}
+
+DRIVER_BRIDGE: Mapping[str, Parameter] = {
+    "scenario": Parameter("sort_demo", "packaged cell name or path of a cell file"),
+    "execution": Parameter("granted", "arms of a real cell move under a lease only", choices=("granted",)),
+    "lease_duration": LEASE_DURATION,
+    "world_period": MUJOCO_BRIDGE["world_period"],
+    "velocity_scaling": Parameter(1.0, "share of the speeds that the cell file allows", 0.01, 1.0),
 }
 
 

@@ -68,6 +68,20 @@ class PlantBridge(PolyarmNode):
         """The node's parameters."""
         raise NotImplementedError
 
+    def make_loop(self, plant: Plant) -> SimulationLoop:
+        """The thread in which the plant lives.
+
+        As fast as it can: time stands still while nobody moves, so that an episode does not depend on how long
+        decisions take, and the same seed gives the same episode.
+        """
+        return SimulationLoop(plant, self.values["real_time_factor"], self._on_period, idle="pause")
+
+    def offer_services(self) -> None:
+        """Create the plant's services; an episode monitor resets the world as soon as that service is there."""
+        self.create_service(ResetWorld, "~/reset_world", self._on_reset)
+        self.create_service(SetBool, "~/set_pause", self._on_pause)
+        self.create_service(StepSimulation, "~/step_simulation", self._on_step)
+
     def on_period(self, plant: Plant) -> None:
         """Called in the loop's thread every period and after every call, once leases and results are dealt with."""
 
@@ -93,19 +107,14 @@ class PlantBridge(PolyarmNode):
         if self._optimistic and self.values["real_time_factor"] == 0.0:
             # As fast as it can, a motion that starts before its verdict would also end before it.
             raise InvalidValue("real_time_factor", 0.0, "a factor above 0 in optimistic execution")
-        plant = self.make_plant()
-        # As fast as it can: time stands still while nobody moves, so that an episode does not depend on how long
-        # decisions take, and the same seed gives the same episode.
-        self.loop = SimulationLoop(plant, self.values["real_time_factor"], self._on_period, idle="pause")
+        self.loop = self.make_loop(self.make_plant())
         self._worlds = self.create_publisher(WorldState, topics.WORLD, qos.WORLD)
         self._results = self.create_publisher(ActionResult, topics.ACTION_RESULTS, qos.RESULTS)
         self.create_subscription(SlotVerdict, topics.VERDICTS, self._on_verdict, qos.VERDICTS)
         self.create_subscription(GrantTable, topics.GRANTS, self._on_grants, qos.GRANTS)
         if self._optimistic:
             self.create_subscription(IntentReport, topics.INTENTS, self._on_intent, qos.REPORTS)
-        self.create_service(ResetWorld, "~/reset_world", self._on_reset)
-        self.create_service(SetBool, "~/set_pause", self._on_pause)
-        self.create_service(StepSimulation, "~/step_simulation", self._on_step)
+        self.offer_services()
         self.create_steady_timer(self.values["world_period"], self._heartbeat)
 
     def activate(self) -> None:

@@ -209,4 +209,4 @@ class Recorder(PolyarmNode):
 
 def main() -> None:
     """Run the node."""
-    run_node(Recorder)
+    run_node(Recorder, niceness=5)

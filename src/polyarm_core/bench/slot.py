@@ -20,7 +20,8 @@ import yaml
 from polyarm_core.bench.figures import Figures
 from polyarm_core.errors import PolyarmError
 
-ENTITIES_PER_ARM = 4
+ENTITIES_PER_ARM = 2
+ACTION_DURATION = 0.05  # s; in real time, so that the plant sleeps while verdicts travel
 WARM_UP = 5
 STATISTICS = ("p10", "p50", "p90", "p99", "max")
 
@@ -119,16 +120,25 @@ def _measure(figures: Figures, size: int, slots: int, out: Path) -> None:
         GraphOptions(
             scenario=str(path),
             plant="kinematic",
-            real_time_factor=0.0,
+            real_time_factor=1.0,
             seeds=range(episodes),
             out=str(out),
             guard_dead_ends=False,  # every state of this scenario reaches the goal
         )
     )
+    extra: dict[str, dict[str, Any]] = {"kinematic_bridge": {"action_duration": ACTION_DURATION}}
+    for index, spec in enumerate(specs):
+        if spec.executable in ("arm_agent", "digital_twin"):
+            extra[f"{spec.name}{index}"] = {"trace_file": str(out / f"{spec.name}{index}.trace")}
     traced = [
-        replace(spec, parameters={**spec.parameters, "trace_file": str(out / f"{spec.name}{index}.trace")})
-        if spec.executable in ("arm_agent", "digital_twin")
-        else spec
+        replace(
+            spec,
+            parameters={
+                **spec.parameters,
+                **extra.get(spec.executable, {}),
+                **extra.get(f"{spec.name}{index}", {}),
+            },
+        )
         for index, spec in enumerate(specs)
     ]
     domain = {} if "ROS_DOMAIN_ID" in os.environ else {"ROS_DOMAIN_ID": str(1 + os.getpid() % 100)}
