@@ -106,11 +106,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Result:
-    """An action ended; ``failed`` when it was carried out in vain (not when it was stopped or refused)."""
+    """An action ended; ``failed`` when it was carried out in vain (not when it was stopped or refused).
+
+    ``sim_time``: s since the episode began, of the end.
+    """
 
     epoch: int
     sequence: int
     failed: bool
+    sim_time: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -306,6 +310,8 @@ class EpisodeTally:
         end, sim_time = (at, self.plant.sim_time if self.plant else 0.0)
         if success and self._succeeded is not None:
             end, sim_time = self._succeeded
+        # Worlds are sampled in wall time, ends of motions are not: the same episode takes the same simulated time.
+        sim_time = max((result.sim_time for result in self._results.values()), default=sim_time)
         reports = sorted(self._reports.values(), key=lambda r: (r.at, r.arm, r.epoch, r.sequence))
         verdicts = sorted(self._verdicts.values(), key=lambda v: (v.at, v.epoch, v.slot))
         answers = [answer for verdict in verdicts for answer in verdict.answers]

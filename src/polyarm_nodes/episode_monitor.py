@@ -225,7 +225,7 @@ class EpisodeMonitor(PolyarmNode):
     def _on_result(self, message: ActionResult) -> None:
         if self._valid("action result", message):
             failed = message.outcome == ActionResult.OUTCOME_FAILED
-            self._event(message.episode, Result(message.epoch, message.sequence, failed))
+            self._event(message.episode, Result(message.epoch, message.sequence, failed, message.sim_time))
 
     # -- commands -------------------------------------------------------------------------------------------------
 

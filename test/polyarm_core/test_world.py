@@ -7,8 +7,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyarm_core.conditions import ConditionTracker
 from polyarm_core.constraints import STAY, Action
-from polyarm_core.scenario import load_scenario
+from polyarm_core.scenario import load_scenario, parse_scenario
 from polyarm_core.world import (
     World,
     distance_to_goal,
@@ -23,6 +24,7 @@ from polyarm_core.world import (
 
 SORT = load_scenario("sort")
 PLACEMENTS = sorted(SORT.placements)
+LAYERS = ("layer0", "layer1", "layer2")
 ENTITIES = sorted(SORT.entities)
 
 
@@ -67,11 +69,68 @@ def test_nothing_outside_the_reach_band_is_observed(where: dict[str, str], arm: 
                 assert observe(SORT, world_at({**where, other: p}), arm) == observation
 
 
-@given(st.floats(-2, 2), st.floats(-1, 2))
-def test_nearest_placement_is_nearest(x: float, y: float) -> None:
-    found = nearest_placement(SORT, (x, y, 0.2))
-    best = min(math.dist((x, y), p.xyz[:2]) for p in SORT.placements.values())
-    assert math.dist((x, y), SORT.placements[found].xyz[:2]) == best
+@given(st.floats(-2, 2), st.floats(-1, 2), st.floats(0, 1), st.floats(0, 0.2))
+def test_nearest_placement_is_nearest_to_the_underside(x: float, y: float, z: float, half: float) -> None:
+    found = nearest_placement(SORT, (x, y, z), half)
+    best = min(math.dist((x, y, z - half), p.xyz) for p in SORT.placements.values())
+    assert math.isclose(math.dist((x, y, z - half), SORT.placements[found].xyz), best)
+
+
+STACK = parse_scenario(
+    {
+        "name": "stack",
+        "description": "Two arms stack plates.",
+        "arms": {
+            name: {"robot": "none", "base": {"xyz": [x, 0.0, 0.0]}, "reach": [cell, *LAYERS], "model": "none"}
+            for name, x, cell in (("left", -0.5, "cell0"), ("right", 0.5, "cell1"))
+        },
+        "models": {"none": {"backend": "heuristic"}},
+        "placements": {
+            "cell0": {"order": 0, "xyz": [-0.3, 0.0, 0.1], "size": [0.1, 0.1]},
+            "cell1": {"order": 1, "xyz": [0.3, 0.0, 0.1], "size": [0.1, 0.1]},
+        }
+        | {
+            layer: {
+                "order": 2 + k,
+                "xyz": [0.0, 0.0, 0.1 + 0.03 * k],
+                "size": [0.1, 0.1],
+                "relay": False,
+                "legal_when": [f"{LAYERS[k - 1]}_filled"] if k else [],
+            }
+            for k, layer in enumerate(LAYERS)
+        },
+        "entities": {
+            f"plate{k}": {"goal": layer, "mass": 0.1, "shape": {"kind": "box", "size": [0.1, 0.1, 0.03]}}
+            for k, layer in enumerate(LAYERS)
+        },
+        "conditions": {f"{layer}_filled": {"kind": "occupied", "placement": layer} for layer in LAYERS},
+        "start": {"at": {"plate0": "cell0", "plate1": "cell1", "plate2": "cell0"}},
+        "success": {"tolerance": 0.05},
+    }
+)
+
+
+@given(st.permutations(LAYERS), st.floats(-0.01, 0.01), st.floats(-0.01, 0.01))
+def test_layers_of_a_stack_are_told_apart_by_height(order: list[str], dx: float, dz: float) -> None:
+    where = {f"plate{k}": layer for k, layer in enumerate(order)}
+    positions = {e: (dx, 0.0, STACK.placements[p].xyz[2] + 0.015 + dz) for e, p in where.items()}
+    world = World(positions)
+    assert locate(STACK, world) == where
+    assert satisfied(STACK, world) == {e for e, p in where.items() if STACK.entities[e].goal == p}
+
+
+def test_a_stack_grows_in_order_and_its_layers_are_no_relays() -> None:
+    cells = {"plate0": (0.3, 0.0, 0.115), "plate1": (-0.3, 0.0, 0.115), "plate2": (0.3, 0.1, 0.115)}
+    empty = World(cells)
+    assert [str(a) for a in legal_actions(STACK, observe(STACK, empty, "left"))] == ["stay"]
+    assert Action("move", "plate0", "layer0") in legal_actions(STACK, observe(STACK, empty, "right"))
+    assert Action("move", "plate2", "layer0") not in legal_actions(STACK, observe(STACK, empty, "right"))
+    begun = World({**cells, "plate0": (0.0, 0.0, 0.115)})
+    filled = frozenset({"layer0_filled"})
+    assert ConditionTracker(STACK).true_now(begun, {}) == filled
+    begun = World(begun.positions, filled)
+    assert Action("move", "plate1", "layer1") in legal_actions(STACK, observe(STACK, begun, "left"))
+    assert [str(a) for a in legal_actions(STACK, observe(STACK, begun, "right"))] == ["stay"]
 
 
 @given(layouts)

@@ -127,7 +127,8 @@ def event_of(type_name: str, item: Recorded) -> Event:
     if type_name == VERDICT:
         return Verdict(message.epoch, message.slot, at, tuple(_answer(answer) for answer in message.verdicts))
     if type_name == RESULT:
-        return Result(message.epoch, message.sequence, constant_name(message, "OUTCOME_", message.outcome) == "failed")
+        failed = constant_name(message, "OUTCOME_", message.outcome) == "failed"
+        return Result(message.epoch, message.sequence, failed, message.sim_time)
     busy = any(constant_name(arm, "STATUS_", arm.status) == "moving" for arm in message.arms)
     return Plant(message.epoch, message.seed, at, message.sim_time, message.success, busy, message.arm_contacts)
 

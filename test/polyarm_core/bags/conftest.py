@@ -114,7 +114,7 @@ def conflict(maker: Maker, *, ended: bool = True) -> list[tuple[float, str, Any]
         report(2.0, 1, "bob", other, decided_by=2),
         verdict(2.5, 1, [admit, yields, silent]),
         (3.0, "/cell/action_results", make("ActionResult", episode=1, slot=1, arm="alice", epoch=5, sequence=1,
-                                           action=move, outcome=2, reason="slip", text="the cube slipped")),
+                                           action=move, outcome=2, sim_time=3.25, reason="slip", text="the cube slipped")),
         opening(4.0, 2),
         report(4.25, 2, "alice", make("Action", verb="stay"), decided_by=3),
         verdict(4.5, 2, [stay]),

@@ -46,7 +46,7 @@ def test_the_table_is_counted_from_the_messages(recorded: Recorded) -> None:
     assert episode.verdict_times == pytest.approx((1.5, 0.5))
     assert episode.model_times == pytest.approx((0.4,))
     assert episode.decided_by == {"heuristic": 1, "model": 1, "only_choice": 1}
-    assert (episode.sim_time, episode.wall_time) == (5.0, 5.0)
+    assert (episode.sim_time, episode.wall_time) == (3.25, 5.0)  # the last motion ended at 3.25 s of simulation
     figures = bag_figures([episode])
     assert figures["sort.success_rate"] == 1.0 and figures["sort.vetoes.exclusion"] == 1
 

@@ -12,7 +12,7 @@ import pytest
 
 from polyarm_core.errors import UnknownName
 from polyarm_core.plant import robots
-from polyarm_core.plant.scene import Scene, build_scene, grips, height, needs_rim, outline
+from polyarm_core.plant.scene import Scene, build_scene, grips, needs_rim, outline
 from polyarm_core.scenario import Box, Prism, Scenario, Trapezoid, load_scenario
 
 
@@ -124,7 +124,7 @@ def test_outlines_and_grips() -> None:
         cross = x * np.roll(y, -1) - np.roll(x, -1) * y
         centroid = [((c + np.roll(c, -1)) * cross).sum() / (3 * cross.sum()) for c in (x, y)]
         assert cross.sum() > 0 and centroid == pytest.approx([0.0, 0.0], abs=1e-12)
-        assert height(shape) == 0.07
+        assert shape.height == 0.07
 
 
 def test_entities_rest_where_they_are_put(scene: Scene, scenario: Scenario) -> None:
