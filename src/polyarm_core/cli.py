@@ -479,6 +479,29 @@ def bench_slot(
     _bench("slot", json, sizes=_numbers("--sizes", sizes), slots=slots)
 
 
+@bench_app.command("ablation")
+def bench_ablation(
+    tasks: Annotated[str, typer.Option(metavar="LIST", help="Scenarios, or `all`.")] = "sort",
+    seeds: SeedsOption = "0-19",
+    jobs: Annotated[int, typer.Option(min=1, help="Episodes that are run at the same time.")] = 1,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keeps the episodes; a second call goes on from there.")
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """What the digital twin is worth: the same seeds without it, and with each strategy (physics, in one process).
+
+    Example:
+
+      polyarm bench ablation --tasks sort --seeds 0-4
+    """
+    from polyarm_core.scenario import scenario_names
+    from polyarm_core.seeds import parse_seeds
+
+    chosen = scenario_names() if tasks == "all" else [part.strip() for part in tasks.split(",")]
+    _bench("ablation", json, tasks=chosen, seeds=parse_seeds(seeds), jobs=jobs, log=log)
+
+
 @bench_app.command("llm")
 def bench_llm(
     model: Annotated[
