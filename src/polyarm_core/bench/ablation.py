@@ -1,8 +1,8 @@
 """``polyarm bench ablation``: what the digital twin is worth, on the same seeds with and without it.
 
-Four teams drive each task with real physics in one process (`in_process.py`), the same agents and the same starts: the
+Four teams drive each task with real physics in one process (`in_process.py`), with the same agents and starts: the
 twin switched off (every intent is executed at once, what breaks is caught only physically), and the twin with the
-Each task is driven by four teams with real physics in one process (`in_process.py`), the same agents and starts: the
+paper's ``fixed_point``, with ``maximal`` and with ``optimal``. Agents use the backend ``heuristic``, so that the figures
 are about coordination and not about a model. Protective stops are cleared between slots, as a person would.
 """
 
