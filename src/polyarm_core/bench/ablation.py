@@ -1,9 +1,9 @@
 """``polyarm bench ablation``: what the digital twin is worth, on the same seeds with and without it.
 
-Four teams drive each task with real physics in one process (`in_process.py`), with the same agents and starts: the
-twin switched off (every intent is executed at once, what breaks is caught only physically), and the twin with the
-paper's ``fixed_point``, with ``maximal`` and with ``optimal``. Agents use the backend ``heuristic``, so that the figures
-are about coordination and not about a model. Protective stops are cleared between slots, as a person would.
+Four teams drive each task with real physics in one process (`in_process.py`), with the same agents and starts: with
+the twin switched off (every intent is executed at once, what breaks is caught only physically), and with the paper's
+``fixed_point``, ``maximal`` and ``optimal``. Agents use the backend ``heuristic``, so that the figures are about
+coordination and not about a model. Protective stops are cleared between slots, as a person would.
 """
 
 from __future__ import annotations
