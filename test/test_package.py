@@ -20,6 +20,8 @@ from polyarm_nodes.graph import PLANTS, GraphOptions, build_graph
 
 ROOT = Path(__file__).resolve().parents[1]
 XML = ElementTree.parse(ROOT / "package.xml").getroot()
+PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+(SCRIPT,) = re.findall(r'^polyarm = "(\S+)"$', PROJECT, re.MULTILINE)
 CMAKE = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
 
 
@@ -86,11 +88,11 @@ def test_every_executable_exists() -> None:
     nodes = set(loop[1].split())
     others = dict(re.findall(r"polyarm_executable\((\w+) ([\w.]+) ", CMAKE))
     assert nodes == set(NODES)
-    assert others == {"model_server": server.__name__, "polyarm": "polyarm_core.cli"}
+    assert others == {"model_server": server.__name__, "polyarm": SCRIPT.partition(":")[0]}
     for node in nodes:
         assert (ROOT / "src" / "polyarm_nodes" / f"{node}.py").is_file()
-    started = {spec.executable for plant in PLANTS for spec in build_graph(GraphOptions(plant=plant, record=True))}
-    assert started <= nodes | set(others)
+    started = {spec.executable for spec in build_graph(GraphOptions(record=True))}
+    assert started | set(PLANTS.values()) <= nodes | set(others)
 
 
 @pytest.mark.ros
@@ -106,10 +108,21 @@ def test_executables_are_installed_and_run() -> None:
 
 
 def test_requirements_bring_what_the_package_depends_on() -> None:
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    block = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    block = re.search(r"^dependencies = \[\n(.*?)^\]", PROJECT, re.MULTILINE | re.DOTALL)
     assert block is not None
     assert names(re.sub(r'[",]', "", block[1])) == names(requirements("core"))
+
+
+def test_every_extra_that_an_error_names_exists() -> None:
+    block = re.search(r"^\[project.optional-dependencies\]\n(.*?)^\[", PROJECT, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    extras = set(re.findall(r"^(\w+) = \[", block[1], re.MULTILINE))
+    named = {
+        name
+        for path in (ROOT / "src").rglob("*.py")
+        for name in re.findall(r'MissingExtra\([^)]*"(\w+)"\)', path.read_text(encoding="utf-8"))
+    }
+    assert named and named <= extras
 
 
 def test_every_requirement_is_pinned() -> None:
@@ -148,7 +161,7 @@ def test_a_wheel_carries_the_scenarios(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         inside = archive.namelist()
         (entry_points,) = [name for name in inside if name.endswith("entry_points.txt")]
-        assert "polyarm = polyarm_core.__main__:main" in archive.read(entry_points).decode()
+        assert f"polyarm = {SCRIPT}" in archive.read(entry_points).decode()
         archive.extractall(tmp_path / "unpacked")
     assert "polyarm_core/cli.py" in inside and "polyarm_nodes/graph.py" in inside
     data = f"{wheel.name.rpartition('-py3')[0]}.data/data/share/polyarm/"
@@ -162,7 +175,11 @@ def test_a_wheel_carries_the_scenarios(tmp_path: Path) -> None:
     (tmp_path / "unpacked" / "polyarm_core").rename(packages / "polyarm_core")
     (tmp_path / "unpacked" / data / "..").resolve().rename(prefix / "share")
     code = "from polyarm_core import scenario; print(scenario.__file__, scenario.load_scenario('sort').name)"
-    environment = {**os.environ, "PYTHONPATH": str(packages), "AMENT_PREFIX_PATH": str(prefix)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(packages), *sys.path]),
+        "AMENT_PREFIX_PATH": str(prefix),
+    }
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(packages / "polyarm_core" / "scenario.py"), "sort"]
