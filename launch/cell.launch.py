@@ -50,18 +50,29 @@ ARGUMENTS = [
     ("real_time_factor", str(DEFAULTS.real_time_factor), "1 = real time, 0 = as fast as it can", None),
     ("model", DEFAULTS.model, "BACKEND:NAME for every arm instead of the scenario's models", None),
     ("model_url", DEFAULTS.model_url, "OpenAI-compatible server of that model", None),
+    ("cell", DEFAULTS.cell, "cell name or path of a cell file, for plant:=drivers", None),
+    ("velocity_scaling", str(DEFAULTS.velocity_scaling), "share of the cell's speeds, for plant:=drivers", None),
     ("out", "", "folder for results and the bag; empty = runs/SCENARIO-TIME", None),
 ]
+
+
+def number(name: str, text: str) -> float:
+    """The value of a launch argument that is a number.
+
+    Raises:
+        InvalidValue: it is none.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidValue(name, text, "a number, 0 or above") from None
 
 
 def options(context: LaunchContext) -> GraphOptions:
     """The launch arguments as options of the graph."""
     given = {name: LaunchConfiguration(name).perform(context) for name, *_ in ARGUMENTS}
     stem = Path(given["scenario"]).stem
-    try:
-        factor = float(given["real_time_factor"])
-    except ValueError:
-        raise InvalidValue("real_time_factor", given["real_time_factor"], "a number, 0 or above") from None
+    numbers = {name: number(name, given[name]) for name in ("real_time_factor", "velocity_scaling")}
     return GraphOptions(
         scenario=given["scenario"],
         arms=[name.strip() for name in given["arms"].split(",") if name.strip()],
@@ -71,11 +82,13 @@ def options(context: LaunchContext) -> GraphOptions:
         plant=given["plant"],
         execution=given["execution"],
         strategy=given["strategy"],
-        real_time_factor=factor,
+        real_time_factor=numbers["real_time_factor"],
         seeds=parse_seeds(given["seeds"]),
         out=given["out"] or f"runs/{stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         model=given["model"],
         model_url=given["model_url"],
+        cell=given["cell"],
+        velocity_scaling=numbers["velocity_scaling"],
     )
 
 

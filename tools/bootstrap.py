@@ -295,7 +295,7 @@ class Environment:
                 self.made.set()
         if not self.installed.fresh:
             self.installed.clear()
-            with step(2, "Packages, pinned in requirements/ (about 700 MB to download, some minutes)"):
+            with step(2, "Packages, pinned in requirements/ (some minutes; 2 to 6 GB, by the build of torch)"):
                 self.install()
                 self.installed.set()
         if not self.linked.fresh:

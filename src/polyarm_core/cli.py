@@ -72,6 +72,7 @@ class Plant(str, enum.Enum):
 
     MUJOCO = "mujoco"
     KINEMATIC = "kinematic"
+    DRIVERS = "drivers"
 
 
 class LogLevel(str, enum.Enum):
@@ -106,6 +107,8 @@ class RunOptions:
     model: str
     model_url: str
     log_level: str
+    cell: str = ""
+    velocity_scaling: float = 1.0
 
 
 # -- run ---------------------------------------------------------------------------------------------------------
@@ -144,8 +147,17 @@ def run(
     ] = None,
     plant: Annotated[
         Plant,
-        typer.Option(help="mujoco: physics; kinematic: every action simply succeeds, to look at coordination alone."),
+        typer.Option(
+            help="mujoco: physics; kinematic: every action simply succeeds, to look at coordination alone; "
+            "drivers: the real arms of --cell."
+        ),
     ] = Plant.MUJOCO,
+    cell: Annotated[
+        str, typer.Option("--cell", metavar="FILE", help="Cell file (docs/real_cell.md), for --plant drivers.")
+    ] = "",
+    velocity_scaling: Annotated[
+        float, typer.Option(metavar="S", min=0.01, max=1.0, help="Share of the speeds of the cell, for its first runs.")
+    ] = 1.0,
     execution: Annotated[
         Execution,
         typer.Option(help="granted: arms move under a lease only; optimistic: they start at once and are stopped."),
@@ -188,6 +200,10 @@ def run(
       polyarm run sort --model openai:NAME --model-url http://127.0.0.1:8000
 
         with a vLLM server
+
+      polyarm run sort --plant drivers --cell my_cell.yaml --velocity-scaling 0.1
+
+        real arms, slowly (docs/real_cell.md)
     """
     from polyarm_core.liveness import draw_start
     from polyarm_core.scenario import load_scenario
@@ -210,10 +226,16 @@ def run(
         plant=plant.value,
         execution=execution.value,
         strategy=strategy.value,
-        real_time_factor=real_time_factor if real_time_factor is not None else _default_factor(headless, execution),
+        real_time_factor=(
+            real_time_factor
+            if real_time_factor is not None
+            else _default_factor(headless and plant is not Plant.DRIVERS, execution)
+        ),
         model=model,
         model_url=model_url,
         log_level=log_level.value,
+        cell=cell,
+        velocity_scaling=velocity_scaling,
     )
 
     console = _console()
@@ -230,7 +252,7 @@ def run(
     console.print(f"episodes {folder / 'episodes.jsonl'}")
     if record:
         console.print(f"bag      {folder / 'bag'}")
-    if picture if picture is not None else (record and len(chosen) == 1):
+    if picture if picture is not None else (record and len(chosen) == 1 and plant is not Plant.DRIVERS):
         _picture(folder, record, console)
     if not all(episode.success for episode in episodes):
         raise typer.Exit(EXIT_FAILED)
@@ -291,6 +313,8 @@ def _run_graph(
             out=str(options.out),
             model=options.model,
             model_url=options.model_url,
+            cell=options.cell,
+            velocity_scaling=options.velocity_scaling,
         )
     )
     tail = Tail(options.out / FILE_NAME)
@@ -308,7 +332,7 @@ def _run_graph(
 
     limits = Limits()
     deadline = limits.start + len(options.seeds) * (limits.time + limits.settle + limits.reset * limits.resets)
-    with Runner(specs, options.out, options.log_level, environment=_own_domain()) as runner:
+    with Runner(specs, options.out, options.log_level, environment=_own_domain(options.plant)) as runner:
         on_state("starting the nodes")
         ended = runner.wait(done, deadline)
     for episode in tail.poll():  # what was written while the graph ended
@@ -321,9 +345,12 @@ def _run_graph(
         )
 
 
-def _own_domain() -> dict[str, str]:
-    """A ROS domain for this run, unless the user has chosen one: two runs on a machine must not hear each other."""
-    if "ROS_DOMAIN_ID" in os.environ:
+def _own_domain(plant: str) -> dict[str, str]:
+    """A ROS domain for this run, unless the user has chosen one: two runs on a machine must not hear each other.
+
+    Drivers run already, in the domain of the shell.
+    """
+    if "ROS_DOMAIN_ID" in os.environ or plant == "drivers":
         return {}
     return {"ROS_DOMAIN_ID": str(1 + os.getpid() % 100), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
 

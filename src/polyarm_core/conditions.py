@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from polyarm_core.constraints import Action
-from polyarm_core.scenario import Measured, Occupied, Produced, Scenario
+from polyarm_core.scenario import Occupied, Produced, Scenario
 from polyarm_core.world import World, locate
 
 
@@ -39,25 +39,20 @@ class ConditionTracker:
             readings: sensor -> value, as the plant measures it (units are the sensor's).
             held: conditions that running actions hold, in a plant that has no sensor for them.
         """
-        standing = {e: p for e, p in locate(self._scenario, world).items() if e not in world.held_by}
+        where = locate(self._scenario, world)
         true = set(held)
         for name, condition in self._scenario.conditions.items():
             if isinstance(condition, Occupied):
                 holds = any(
-                    place == condition.placement and condition.entity in (None, entity)
-                    for entity, place in standing.items()
+                    place == condition.placement
+                    and condition.entity in (None, entity)
+                    and (condition.gripped or entity not in world.held_by)
+                    for entity, place in where.items()
                 )
             elif isinstance(condition, Produced):
                 holds = name in self._produced
             else:
-                holds = _within(condition, readings)
+                holds = condition.within(readings)
             if holds:
                 true.add(name)
         return frozenset(true)
-
-
-def _within(condition: Measured, readings: Mapping[str, float]) -> bool:
-    value = readings.get(condition.sensor)
-    if value is None:  # not measured: not known to be true
-        return False
-    return (condition.above is None or value > condition.above) and (condition.below is None or value < condition.below)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -39,12 +39,16 @@ class Base(_Model):
 
 
 class Arm(_Model):
-    """One arm: robot model, base, reach band B_i (placements that it can touch) and its language model."""
+    """One arm: robot model, base, reach band B_i (placements that it can touch) and its language model.
+
+    ``tool``: fixed to its gripper, which then takes nothing else.
+    """
 
     robot: str
     base: Base
     reach: Annotated[tuple[Name, ...], Field(min_length=1)]
     model: Name
+    tool: Literal["dustpan", "broom"] | None = None
 
 
 BACKENDS = ("transformers", "openai", "heuristic", "server")
@@ -82,11 +86,18 @@ class Placement(_Model):
 
     ``requires_held``: conditions that somebody must hold while an arm takes from or puts onto it (a door).
     ``legal_when``: conditions (or ``not condition``) under which something may be put onto it (an order of layers).
+    ``relay``: false where nothing may be handed over although several arms reach it (a slot, a layer of a stack).
+    ``pad``: false where no pad stands out: a mark on the table if it is level with it, nothing if it is above (a layer
+    of a stack, a shelf).
+    ``approach``: horizontal vector (m) along which a tool comes in from outside to take an entity; None = from above.
     """
 
     order: int
     xyz: Vec3
     size: tuple[Positive, Positive]
+    relay: bool = True
+    pad: bool = True
+    approach: Vec2 | None = None
     requires_held: tuple[Name, ...] = ()
     legal_when: Literals = ()
 
@@ -96,6 +107,11 @@ class Box(_Model):
 
     kind: Literal["box"]
     size: tuple[Positive, Positive, Positive]
+
+    @property
+    def height(self) -> float:
+        """Vertical extent, m."""
+        return self.size[2]
 
 
 class Prism(_Model):
@@ -113,6 +129,11 @@ class Trapezoid(_Model):
     kind: Literal["trapezoid"]
     size: tuple[Positive, Positive, Positive]
     top: Annotated[float, Field(gt=0.0, le=1.0)]
+
+    @property
+    def height(self) -> float:
+        """Vertical extent, m."""
+        return self.size[2]
 
 
 Shape = Annotated[Box | Prism | Trapezoid, Field(discriminator="kind")]
@@ -148,11 +169,12 @@ class Operator(_Model):
 
 
 class Occupied(_Model):
-    """True while an entity (this one, if named) stands on a placement."""
+    """True while an entity (this one, if named) stands on a placement; ``gripped``: or is near it in a gripper."""
 
     kind: Literal["occupied"]
     placement: Name
     entity: Name | None = None
+    gripped: bool = False
 
 
 class Produced(_Model):
@@ -175,6 +197,13 @@ class Measured(_Model):
             raise ValueError("give 'above', 'below' or both")
         return self
 
+    def within(self, readings: Mapping[str, float]) -> bool:
+        """Whether the sensor's reading (sensor -> value) is known and within the bounds."""
+        value = readings.get(self.sensor)
+        if value is None:  # not measured: not known to be true
+            return False
+        return (self.above is None or value > self.above) and (self.below is None or value < self.below)
+
 
 Condition = Annotated[Occupied | Produced | Measured, Field(discriminator="kind")]
 
@@ -186,6 +215,86 @@ class Entity(_Model):
     mass: Positive
     shape: Shape
     rgba: tuple[float, float, float, float] = (0.6, 0.6, 0.6, 1.0)
+
+
+class BoxFixture(_Model):
+    """A static box: ``xyz`` of its centre and ``size``, full edge lengths (m), turned by ``yaw_deg`` about z."""
+
+    kind: Literal["box"]
+    xyz: Vec3
+    size: tuple[Positive, Positive, Positive]
+    yaw_deg: float = 0.0
+    rgba: tuple[float, float, float, float] = (0.5, 0.52, 0.55, 1.0)
+
+
+class BinFixture(_Model):
+    """An open bin with a floor and four walls.
+
+    ``xyz`` is the centre of the floor's upper face; ``size`` the inner width in x and y and the height of the walls
+    above the floor (m); walls and floor are ``wall`` thick.
+    """
+
+    kind: Literal["bin"]
+    xyz: Vec3
+    size: tuple[Positive, Positive, Positive]
+    wall: Positive = 0.01
+    yaw_deg: float = 0.0
+    rgba: tuple[float, float, float, float] = (0.5, 0.52, 0.55, 1.0)
+
+
+class RopeFixture(_Model):
+    """A rope between two end handles, which are entities (boxes); it lies along y at the start.
+
+    Attributes:
+        ends: the entities at its first and its last point.
+        goals: the placements where these belong.
+        bed: the fixture (a bin: a groove) in which the rope is to rest.
+        length: between the handles' inner faces, m; ``radius`` m; ``mass`` without the handles, kg.
+        vertices: points of the chain, both ends included.
+    """
+
+    kind: Literal["rope"]
+    ends: tuple[Name, Name]
+    goals: tuple[Name, Name]
+    bed: Name
+    length: Positive
+    radius: Positive
+    mass: Positive
+    vertices: Annotated[int, Field(ge=4, le=200)] = 25
+    rgba: tuple[float, float, float, float] = (0.85, 0.62, 0.32, 1.0)
+
+
+class CabinetFixture(_Model):
+    """A cabinet whose doors close by themselves; at ``yaw_deg`` 0 its front faces -y.
+
+    Attributes:
+        xyz: centre of its bottom.
+        size: outer width, depth and height, m; ``wall`` their thickness.
+        doors: name -> side of the hinge, seen from the front. Each has a sensor ``DOOR.angle`` (rad, 0 = closed).
+        handle: distance of the handle from the hinge, m.
+        stiffness: of the hinges' springs, N m/rad; ``damping`` N m s/rad; ``limit`` the largest angle, rad.
+    """
+
+    kind: Literal["cabinet"]
+    xyz: Vec3
+    size: tuple[Positive, Positive, Positive]
+    doors: Annotated[dict[Name, Literal["left", "right"]], Field(min_length=1, max_length=2)]
+    wall: Positive = 0.015
+    handle: Positive = 0.23
+    stiffness: Positive = 2.0
+    damping: Positive = 4.0
+    limit: Positive = 2.0
+    yaw_deg: float = 0.0
+    rgba: tuple[float, float, float, float] = (0.72, 0.58, 0.42, 1.0)
+
+    @model_validator(mode="after")
+    def _sides(self) -> CabinetFixture:
+        if len(set(self.doors.values())) < len(self.doors):
+            raise ValueError("doors: two doors hang on opposite sides")
+        return self
+
+
+Fixture = Annotated[BoxFixture | BinFixture | RopeFixture | CabinetFixture, Field(discriminator="kind")]
 
 
 class Zone(_Model):
@@ -246,6 +355,7 @@ class Scenario(_Model):
     placements: Annotated[dict[Name, Placement], Field(min_length=1)]
     entities: dict[Name, Entity]
     zones: dict[Name, Zone] = Field(default_factory=dict)
+    fixtures: dict[Name, Fixture] = Field(default_factory=dict)
     operators: tuple[Operator, ...] = ()
     conditions: dict[Name, Condition] = Field(default_factory=dict)
     start: Start
@@ -265,6 +375,9 @@ class Scenario(_Model):
             goal = entity.goal
             if goal is not None and goal not in self.placements:
                 raise ValueError(f"entities.{entity_name}.goal: {UnknownName('placement', goal, self.placements)}")
+        for name in sorted(set(self.fixtures) & (set(self.entities) | set(self.placements))):
+            raise ValueError(f"fixtures.{name}: the name is taken by an entity or a placement")
+        self._check_ropes()
         self._check_operators()
         orders = [placement.order for placement in self.placements.values()]
         if len(set(orders)) != len(orders):
@@ -279,6 +392,21 @@ class Scenario(_Model):
             if missing:
                 raise ValueError(f"start.at: no placement for {', '.join(missing)}")
         return self
+
+    def _check_ropes(self) -> None:
+        for name, rope in self.fixtures.items():
+            if not isinstance(rope, RopeFixture):
+                continue
+            for end in rope.ends:
+                if not isinstance(getattr(self.entities.get(end), "shape", None), Box):
+                    boxes = [entity for entity, item in self.entities.items() if isinstance(item.shape, Box)]
+                    raise ValueError(f"fixtures.{name}.ends: {UnknownName('entity of kind box', end, boxes)}")
+            for goal in rope.goals:
+                if goal not in self.placements:
+                    raise ValueError(f"fixtures.{name}.goals: {UnknownName('placement', goal, self.placements)}")
+            bins = [other for other, item in self.fixtures.items() if isinstance(item, BinFixture)]
+            if rope.bed not in bins:
+                raise ValueError(f"fixtures.{name}.bed: {UnknownName('fixture of kind bin', rope.bed, bins)}")
 
     def _check_operators(self) -> None:
         def known(where: str, kind: str, names: Iterable[str], valid: Collection[str]) -> None:
@@ -342,20 +470,20 @@ class Scenario(_Model):
 
     @cached_property
     def shared_placements(self) -> frozenset[str]:
-        """P_sh: placements in two or more reach bands (eq. 1)."""
+        """P_sh: placements in two or more reach bands (eq. 1), without those that are no relay."""
         seen: set[str] = set()
         shared: set[str] = set()
         for arm in self.arms.values():
             band = set(arm.reach)
             shared |= seen & band
             seen |= band
-        return frozenset(shared)
+        return frozenset(name for name in shared if self.placements[name].relay)
 
     @cached_property
     def placement_grid(self) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-        """Names of the placements in the order of the flow, and their reference positions in the plane (P, 2), m."""
+        """Names of the placements in the order of the flow, and their reference positions (P, 3), m."""
         names = tuple(sorted(self.placements, key=self.order))
-        return names, np.array([self.placements[name].xyz[:2] for name in names])
+        return names, np.array([self.placements[name].xyz for name in names])
 
     @cached_property
     def sweeps(self) -> dict[tuple[str, frozenset[str]], frozenset[str]]:
@@ -414,25 +542,59 @@ def scenario_names() -> list[str]:
     return sorted(path.stem for path in (config_directory() / "scenarios").glob("*.yaml"))
 
 
-def load_scenario(name_or_path: str | Path) -> Scenario:
-    """Load a packaged scenario by name, or any scenario file by path.
-
-    Raises:
-        UnknownName: neither a packaged name nor an existing file.
-        ScenarioError: the file is not YAML or not a valid scenario.
-    """
+def _scenario_path(name_or_path: str | Path, beside: Path | None = None) -> Path:
     path = Path(name_or_path)
     if path.suffix not in {".yaml", ".yml"}:
         names = scenario_names()
         if str(name_or_path) not in names:
             raise UnknownName("scenario", str(name_or_path), names)
         path = config_directory() / "scenarios" / f"{name_or_path}.yaml"
+    elif beside is not None:
+        path = beside / path
     if not path.is_file():
         raise InvalidValue("scenario", str(name_or_path), "a packaged name or the path of an existing YAML file")
+    return path
+
+
+def _read(path: Path, within: tuple[Path, ...] = ()) -> Any:
+    """Content of a scenario file, laid over that of the file that it ``extends``, if it does."""
     try:
         data: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise ScenarioError(f"{path}: not YAML: {error}") from None
+    if not isinstance(data, dict) or "extends" not in data:
+        return data
+    changes = {key: value for key, value in data.items() if key != "extends"}
+    origin = _scenario_path(str(data["extends"]), beside=path.parent)
+    if origin.resolve() in (path.resolve(), *within):
+        raise ScenarioError(f"{path}: extends: {data['extends']!r} extends this file in turn")
+    return _overlay(_read(origin, (*within, path.resolve())), changes)
+
+
+def _overlay(below: Any, above: Any) -> Any:
+    """``above`` laid over ``below``: mappings key by key, anything else replaced; null takes a key away."""
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    merged = {**below, **{key: _overlay(below.get(key), value) for key, value in above.items()}}
+    return {key: value for key, value in merged.items() if key not in above or above[key] is not None}
+
+
+def load_scenario(name_or_path: str | Path) -> Scenario:
+    """Load a packaged scenario by name, or any scenario file by path.
+
+    A file with ``extends: OTHER`` (a packaged name, or a path beside it) says only what differs from the other one:
+    mappings are merged key by key, anything else is replaced, and null takes a key away.
+
+    Raises:
+        UnknownName: neither a packaged name nor an existing file.
+        ScenarioError: the file is not YAML or not a valid scenario.
+    """
+    path = _scenario_path(name_or_path)
+    data = _read(path)
+    if isinstance(data, dict) and "cell" in data:  # a cell file: a scenario as measured in a real cell
+        from polyarm_core.cell import parse_cell
+
+        return parse_cell(data, path)[1]
     return parse_scenario(data, origin=str(path))
 
 

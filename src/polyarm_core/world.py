@@ -46,21 +46,32 @@ class Observation:
     conditions: frozenset[str]
 
 
-def nearest_placement(scenario: Scenario, position: Vec3) -> str:
-    """l_t(e): the placement whose reference position is nearest in the plane; ties go to the lower order."""
-    return _nearest(scenario, [position])[0]
+def nearest_placement(scenario: Scenario, position: Vec3, half_height: float = 0.0) -> str:
+    """l_t(e): the placement whose surface centre is nearest to an entity's underside; ties go to the lower order.
+
+    Layers of a stack share their place in the plane, so the height counts; where all surfaces are level this is the
+    nearest placement in the plane.
+
+    Args:
+        scenario: the placements.
+        position: of the entity's centre, m.
+        half_height: of its underside below that, m.
+    """
+    x, y, z = position
+    return _nearest(scenario, [(x, y, z - half_height)])[0]
 
 
 def locate(scenario: Scenario, world: World) -> dict[str, str]:
     """l_t(e) of every entity."""
-    return dict(zip(world.positions, _nearest(scenario, list(world.positions.values())), strict=True))
+    undersides = [(x, y, z - scenario.entity(name).shape.height / 2) for name, (x, y, z) in world.positions.items()]
+    return dict(zip(world.positions, _nearest(scenario, undersides), strict=True))
 
 
 def _nearest(scenario: Scenario, positions: list[Vec3]) -> list[str]:
     if not positions:
         return []
     names, places = scenario.placement_grid
-    offsets = np.array(positions)[:, None, :2] - places[None, :, :]
+    offsets = np.array(positions)[:, None, :] - places[None, :, :]
     # argmin takes the first of equals, and the grid is in the order of the flow.
     return [names[index] for index in np.einsum("epk,epk->ep", offsets, offsets).argmin(axis=1)]
 
@@ -75,7 +86,7 @@ class WorldView:
         self.scenario = scenario
         self.world = world
         self.where = locate(scenario, world)
-        self.satisfied = satisfied(scenario, world)
+        self.satisfied = satisfied(scenario, world, self.where)
         self._occupants: dict[str, list[str]] = {}
         for entity, placement in self.where.items():
             if entity not in world.held_by:
@@ -130,13 +141,23 @@ class WorldView:
         return self._legal[arm]
 
 
-def satisfied(scenario: Scenario, world: World) -> frozenset[str]:
-    """Entities that lie at their goal: ||x_t(e) - x*_e|| <= eps_pos in the plane, in no gripper (eq. 4)."""
+def satisfied(scenario: Scenario, world: World, where: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Entities that lie at their goal: l_t(e) = p*_e and ||x_t(e) - x*_e|| <= eps_pos in the plane (eq. 4), not held.
+
+    That the goal must also be the nearest placement tells the layers of a stack apart, and neighbouring slots that
+    are closer to each other than the tolerance.
+
+    Args:
+        scenario: goals and tolerance.
+        world: where everything is.
+        where: l_t of every entity, if known already.
+    """
+    where = locate(scenario, world) if where is None else where
     return frozenset(
         name
         for name, entity in scenario.entities.items()
         if entity.goal is not None
-        and name in world.positions
+        and where.get(name) == entity.goal
         and name not in world.held_by
         and math.dist(world.positions[name][:2], scenario.placements[entity.goal].xyz[:2]) <= scenario.success.tolerance
     )

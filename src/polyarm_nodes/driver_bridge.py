@@ -16,6 +16,7 @@ import numpy as np
 from builtin_interfaces.msg import Duration, Time
 from diagnostic_msgs.msg import DiagnosticStatus
 from geometry_msgs.msg import PoseStamped
+from polyarm.msg import GrantTable, SlotVerdict
 from polyarm.srv import ResetWorld
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64, UInt8
@@ -23,7 +24,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from polyarm_core.cell import CellArm, ParallelGripper, load_cell
-from polyarm_core.errors import MissingExtra, PolyarmError
+from polyarm_core.errors import PolyarmError
 from polyarm_core.plant.drivers import Commands, DriverLoop, DriverPlant, JointSample, Seen
 from polyarm_core.plant.motion import Trajectory
 from polyarm_nodes import qos, topics
@@ -33,6 +34,7 @@ from polyarm_nodes.plant_bridge import CALL_TIMEOUT, PlantBridge
 from polyarm_nodes.validation import Malformed, check_message
 
 READY_PERIOD = 0.25  # s between two looks whether the cell is complete
+HANDOVER = 0.2  # s that the last commands may take to reach the controllers
 
 
 def trajectory_message(joints: tuple[str, ...], trajectory: Trajectory) -> JointTrajectory:
@@ -57,6 +59,7 @@ class DriverBridge(PlantBridge):
 
     def __init__(self) -> None:
         super().__init__(topics.PLANT)
+        self._started = False
 
     def parameter_table(self) -> Mapping[str, Parameter]:
         return DRIVER_BRIDGE
@@ -90,27 +93,61 @@ class DriverBridge(PlantBridge):
             self._complete = True
             self.create_service(ResetWorld, "~/reset_world", self._on_reset)
 
+    # -- lifecycle: whatever ends, arms hold ---------------------------------------------------------------------------
+
+    def activate(self) -> None:
+        if not self._started:
+            self._started = True
+            self.loop.start()
+
+    def deactivate(self) -> None:
+        self.loop.call(self._hold_all, timeout=CALL_TIMEOUT)
+
+    def _hold_all(self, plant: Any) -> None:
+        self._guard.end_all(list(self.scenario.arms))
+        for name in self.scenario.arms:
+            plant.stop(name, "reset")
+
+    def close(self) -> None:
+        super().close()
+        time.sleep(HANDOVER)  # the holds are on their way; a publisher that is gone delivers nothing
+
+    def _on_verdict(self, message: SlotVerdict) -> None:
+        if self.active:
+            super()._on_verdict(message)
+
+    def _on_grants(self, message: GrantTable) -> None:
+        if self.active:
+            super()._on_grants(message)
+
     # -- drivers ----------------------------------------------------------------------------------------------------
 
     def _commands(self, name: str, arm: CellArm) -> Commands:
-        gripper = self.create_publisher(Float64, arm.topic(arm.gripper.command), qos.COMMANDS)
-        if arm.motion == "action":
+        gripper = arm.gripper
+        action = gripper.action if isinstance(gripper, ParallelGripper) else None
+        if arm.motion == "action" or action is not None:
             try:
-                from polyarm_nodes.trajectory_action import TrajectoryClient
+                from polyarm_nodes.trajectory_action import GripperClient, TrajectoryClient
             except ImportError:
-                raise MissingExtra("control_msgs", "ROS package control_msgs, or motion: topic") from None
-            client = TrajectoryClient(
+                raise PolyarmError(
+                    f"arms.{name} is to be commanded by actions, but control_msgs is not installed: install that ROS "
+                    "package, or choose motion: topic and no gripper.action"
+                ) from None
+        if isinstance(gripper, ParallelGripper) and action is not None:
+            fingers = GripperClient(self, arm.topic(action), gripper.max_effort)
+            grip = lambda opening: fingers.send(gripper.position(opening))  # noqa: E731
+        else:
+            publisher = self.create_publisher(Float64, arm.topic(gripper.command), qos.COMMANDS)
+            grip = lambda opening: publisher.publish(Float64(data=float(opening)))  # noqa: E731
+        if arm.motion == "action":
+            send = TrajectoryClient(
                 self, arm.topic(f"{arm.controller}/follow_joint_trajectory"), partial(self._on_aborted, name)
-            )
-            send = client.send
+            ).send
         else:
             send = self.create_publisher(
                 JointTrajectory, arm.topic(f"{arm.controller}/joint_trajectory"), qos.COMMANDS
             ).publish
-        return Commands(
-            trajectory=lambda trajectory: send(trajectory_message(arm.joints, trajectory)),
-            gripper=lambda opening: gripper.publish(Float64(data=float(opening))),
-        )
+        return Commands(trajectory=lambda trajectory: send(trajectory_message(arm.joints, trajectory)), gripper=grip)
 
     def _listen(self, name: str, arm: CellArm) -> None:
         listen = self.create_subscription

@@ -1,13 +1,18 @@
-"""FollowJointTrajectory server of one simulated arm; needs control_msgs, which not every installation has."""
+"""FollowJointTrajectory: server of one simulated arm, client of a real one; GripperCommand: client.
+
+Needs control_msgs, which not every installation has.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
-from control_msgs.action import FollowJointTrajectory
-from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from control_msgs.action import FollowJointTrajectory, GripperCommand
+from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
+from trajectory_msgs.msg import JointTrajectory
 
 from polyarm_core.errors import PolyarmError
 from polyarm_nodes.plant_bridge import CALL_TIMEOUT
@@ -85,3 +90,57 @@ class TrajectoryAction:
         timer = self._bridge.create_timer(POLL, lambda: done.set_result(None), clock=self._bridge.steady_clock)
         await done
         self._bridge.destroy_timer(timer)
+
+
+class TrajectoryClient:
+    """Sends trajectories to a controller as goals; a new one preempts, as on the topic.
+
+    Args:
+        node: to whose executor it belongs.
+        name: of the action.
+        on_aborted: told in words when the controller rejects or aborts the newest goal.
+    """
+
+    def __init__(self, node: Any, name: str, on_aborted: Callable[[str], None]) -> None:
+        self._client = ActionClient(node, FollowJointTrajectory, name)
+        self._name = name
+        self._on_aborted = on_aborted
+        self._newest = 0
+
+    def send(self, trajectory: JointTrajectory) -> None:
+        """Send a goal; never waits. Without a controller it counts as rejected."""
+        self._newest += 1
+        number = self._newest
+        if not self._client.server_is_ready():
+            self._on_aborted(f"no controller offers {self._name}")
+            return
+
+        def ended(future: Any) -> None:
+            result = future.result().result
+            if number == self._newest and result.error_code != FollowJointTrajectory.Result.SUCCESSFUL:
+                self._on_aborted(result.error_string or f"aborted with code {result.error_code}")
+
+        def answered(future: Any) -> None:
+            handle = future.result()
+            if handle.accepted:
+                handle.get_result_async().add_done_callback(ended)
+            elif number == self._newest:
+                self._on_aborted("the controller rejected the trajectory")
+
+        # Called in the plant's thread. Should the answer overtake the bookkeeping here, only its words are lost: that
+        # an arm does not follow shows in its joint states as well.
+        self._client.send_goal_async(FollowJointTrajectory.Goal(trajectory=trajectory)).add_done_callback(answered)
+
+
+class GripperClient:
+    """Sends openings to a gripper as goals of the GripperCommand action; its state tells what comes of them."""
+
+    def __init__(self, node: Any, name: str, max_effort: float) -> None:
+        self._client = ActionClient(node, GripperCommand, name)
+        self._max_effort = max_effort
+
+    def send(self, position: float) -> None:
+        """Send a goal; never waits. An arm whose gripper does not act ends its action as a slip or a time-out."""
+        goal = GripperCommand.Goal()
+        goal.command.position, goal.command.max_effort = float(position), self._max_effort
+        self._client.send_goal_async(goal)

@@ -79,3 +79,49 @@ def test_every_fault_is_listed_at_once(data: dict[str, Any]) -> None:
     with pytest.raises(ScenarioError) as caught:
         parse_scenario(broken)
     assert "grasp" in str(caught.value) and "slots.limit" in str(caught.value)
+
+
+def test_a_file_that_extends_another_says_only_what_differs(tmp_path: Any) -> None:
+    (tmp_path / "first.yaml").write_text(
+        "extends: sort\n"
+        "name: first\n"
+        "entities: {blue_square: {goal: null}, pink_polygon: {mass: 0.1}}\n"
+        "zones: {around_panel5: null}\n"
+    )
+    (tmp_path / "second.yaml").write_text("extends: first.yaml\nname: second\n")
+    sort, first, second = (
+        load_scenario("sort"),
+        load_scenario(tmp_path / "first.yaml"),
+        load_scenario(tmp_path / "second.yaml"),
+    )
+    assert first.arms == sort.arms and first.entities["yellow_trapezoid"] == sort.entities["yellow_trapezoid"]
+    assert first.entities["blue_square"].goal is None
+    assert first.entities["blue_square"].shape == sort.entities["blue_square"].shape
+    assert first.entities["pink_polygon"].mass == 0.1 and list(first.zones) == ["around_panel3"]
+    assert second == first.model_copy(update={"name": "second"})
+
+
+def test_files_that_extend_each_other_are_refused(tmp_path: Any) -> None:
+    (tmp_path / "a.yaml").write_text("extends: b.yaml\n")
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\n")
+    with pytest.raises(ScenarioError, match="extends"):
+        load_scenario(tmp_path / "a.yaml")
+    (tmp_path / "c.yaml").write_text("extends: nowhere\n")
+    with pytest.raises(UnknownName, match="nowhere"):
+        load_scenario(tmp_path / "c.yaml")
+
+
+def test_fixtures_are_checked(data: dict[str, Any]) -> None:
+    box = {"kind": "box", "xyz": [0.0, 0.3, 0.2], "size": [0.1, 0.1, 0.1]}
+    assert parse_scenario({**data, "fixtures": {"wall": box}}).fixtures["wall"].kind == "box"
+    with pytest.raises(ScenarioError, match="taken"):
+        parse_scenario({**data, "fixtures": {"pad2": box}})
+    with pytest.raises(ScenarioError, match="size"):
+        parse_scenario({**data, "fixtures": {"wall": {**box, "size": [0.1, 0.0, 0.1]}}})
+    with pytest.raises(ScenarioError, match="kind"):
+        parse_scenario({**data, "fixtures": {"wall": {**box, "kind": "sphere"}}})
+
+
+def test_a_shared_placement_may_be_no_relay(data: dict[str, Any]) -> None:
+    scenario = parse_scenario(_set(data, "placements.panel3.relay", False))
+    assert scenario.shared_placements == {"panel5"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polyarm_core.errors import InvalidValue, UnknownName
+from polyarm_core.errors import InvalidValue, PolyarmError, UnknownName
 from polyarm_nodes.graph import GraphOptions, build_graph
 from polyarm_nodes.runner import Runner
 
@@ -102,3 +102,33 @@ def test_graph_and_runner_need_no_ros() -> None:
             for alias in node.names
         }
         assert not any(module.split(".")[0] in {"rclpy", "polyarm", "std_msgs"} for module in imported), name
+
+
+def test_a_real_cell_is_the_same_graph_over_its_cell_file() -> None:
+    options = GraphOptions(plant="drivers", cell="sort_demo", velocity_scaling=0.2)
+    simulated, real = build_graph(GraphOptions()), build_graph(options)
+    assert [(s.name, s.namespace) for s in real] == [(s.name, s.namespace) for s in simulated]
+    assert {s.executable for s in real} ^ {s.executable for s in simulated} == {"driver_bridge", "mujoco_bridge"}
+    for spec in real:
+        if spec.is_ros_node:
+            assert Path(str(spec.parameters["scenario"])).name == "sort_demo.yaml"
+            assert spec.parameters["use_sim_time"] is False
+    plant = next(spec for spec in real if spec.name == "plant")
+    assert (plant.parameters["execution"], plant.parameters["velocity_scaling"]) == ("granted", 0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cell": ""}, "cell = '' is not valid; expected a cell with plant 'drivers'"),
+        ({"plant": "mujoco"}, "cell = 'sort_demo' is not valid; expected a cell with plant 'drivers', and none with"),
+        ({"cell": "lab"}, "unknown cell 'lab'; valid: .*sort_demo"),
+        ({"execution": "optimistic"}, "execution = 'optimistic' is not valid; expected 'granted' in a real cell"),
+        ({"real_time_factor": 2.0}, "real_time_factor = 2.0 is not valid; expected 1 in a real cell"),
+        ({"seeds": (0, 1)}, "nothing puts the entities back"),
+        ({"velocity_scaling": 0.0}, "velocity_scaling = 0.0 is not valid; expected a share above 0, at most 1"),
+    ],
+)
+def test_what_a_real_cell_cannot_do_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(PolyarmError, match=message):
+        build_graph(GraphOptions(**{"plant": "drivers", "cell": "sort_demo", **options}))  # type: ignore[arg-type]

@@ -224,7 +224,7 @@ class InProcessEpisode:
             elif result.outcome == "failed":
                 self._agents[result.arm].on_failure(result.action)
             self._sequence += 1
-            self._tally.add(Result(EPOCH, self._sequence, result.outcome == "failed"))
+            self._tally.add(Result(EPOCH, self._sequence, result.outcome == "failed", plant.time))
             if self.options.checked:
                 effects += self._protocol.on_result(result.arm, grant.token, plant.time, plant.time)
         if self.options.clear_stops and not self._running:

@@ -16,7 +16,7 @@ from polyarm_core.errors import InvalidValue
 from polyarm_core.liveness import draw_start
 from polyarm_core.plant.simulation import TICK, ArmView
 from polyarm_core.plant.skills import ActionResult, ArmBusy, Status
-from polyarm_core.scenario import Scenario
+from polyarm_core.scenario import Scenario, Vec3
 from polyarm_core.world import World
 
 
@@ -145,7 +145,11 @@ class KinematicPlant:
     def poses(self) -> dict[str, tuple[Any, Any]]:
         """Pose of every entity: on its placement, upright."""
         upright = np.array([1.0, 0.0, 0.0, 0.0])
-        return {e: (np.array(self.scenario.placements[p].xyz), upright) for e, p in self._where.items()}
+        return {e: (np.array(self._centre(e, p)), upright) for e, p in self._where.items()}
+
+    def _centre(self, entity: str, placement: str) -> Vec3:
+        x, y, z = self.scenario.placements[placement].xyz
+        return (x, y, z + self.scenario.entities[entity].shape.height / 2)
 
     def held_by(self) -> dict[str, str]:
         """Entity -> arm: an entity is in the gripper while its action runs."""
@@ -153,4 +157,4 @@ class KinematicPlant:
 
     def world(self, conditions: frozenset[str] = frozenset()) -> World:
         """The world as the core sees it."""
-        return World({e: self.scenario.placements[p].xyz for e, p in self._where.items()}, conditions)
+        return World({e: self._centre(e, p) for e, p in self._where.items()}, conditions)

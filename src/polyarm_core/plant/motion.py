@@ -12,7 +12,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import mink
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from polyarm_core.errors import PolyarmError
 from polyarm_core.plant.robots import TOOL_SITE, kinematic_model
 from polyarm_core.plant.scene import ZONE_BIT, ArmIndex, Array, EntityIndex, Scene
+from polyarm_core.world import nearest_placement
 
 SAMPLE = 0.02
 """Spacing of the samples of a trajectory, s."""
@@ -38,6 +39,8 @@ TRAVEL_GAP = 0.03
 """Carried entities pass this far above entities that stand on the highest placement, m."""
 CARRY_SCALE = (0.7, 0.4)
 """Velocity and acceleration limits with an entity in the gripper, as shares of the robot's: less creep in the grasp."""
+FRONT_GRIP, FRONT_LIFT = 0.04, 0.03
+"""From the front an entity is gripped this far below its top and lifted this much before it is drawn out, m."""
 RRT_ITERATIONS = 4000
 
 Pose = tuple[Array, Array]
@@ -86,11 +89,13 @@ class PlanningScene:
         joints: joint positions (n,) of every arm, rad.
         entities: pose of every entity.
         held: entity -> arm that holds it.
+        doors: angle of every door, rad.
     """
 
     joints: Mapping[str, Array]
     entities: Mapping[str, Pose]
     held: Mapping[str, str] = field(default_factory=dict)
+    doors: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ def matrix_of(pose: Pose) -> Array:
     return matrix
 
 
-def _pose_of(matrix: Array) -> Pose:
+def pose_of(matrix: Array) -> Pose:
     quaternion = np.empty(4)
     mujoco.mju_mat2Quat(quaternion, np.ascontiguousarray(matrix[:3, :3]).flatten())
     return matrix[:3, 3].copy(), quaternion
@@ -134,6 +139,10 @@ def tool_down(position: Sequence[float] | Array, yaw: float) -> Array:
     pose[:3, :3] = np.array([[-s, c, 0.0], [c, s, 0.0], [0.0, 0.0, -1.0]])
     pose[:3, 3] = position
     return pose
+
+
+def _points_down(tool: Array) -> bool:
+    return bool(tool[2, 2] < -0.7)
 
 
 def _wrap(angle: float) -> float:
@@ -267,6 +276,8 @@ class MotionPlanner:
                     self._model.geom_margin[geom] = max(self._model.geom_margin[geom], CLEARANCE)
             for body in arm.bodies:
                 self._model.body_contype[body] |= ZONE_BIT
+        # A rope gives way and is no obstacle.
+        self._model.flex_contype[:] = self._model.flex_conaffinity[:] = 0
         self._data = mujoco.MjData(self._model)
         self._open_posture = self._data.qpos.copy()
         for arm in scene.arms.values():
@@ -293,7 +304,8 @@ class MotionPlanner:
         """A function that says whether the arm may stand at given joints.
 
         ``zones`` are open to the arm, all others are obstacles; ``carried`` hangs from the tool with pose ``grasp``
-        (4x4, in the tool frame); entities in ``ignored`` may be touched; ``zones_only`` looks at nothing but zones.
+        (4x4, in the tool frame); entities and handles of doors in ``ignored`` may be touched; ``zones_only`` looks at
+        nothing but zones.
         """
         scene, model, data = self.scene, self._model, self._data
         index = scene.arms[arm]
@@ -303,6 +315,8 @@ class MotionPlanner:
         for name, (position, quaternion) in snapshot.entities.items():
             adr = scene.entities[name].qpos
             data.qpos[adr : adr + 3], data.qpos[adr + 3 : adr + 7] = position, quaternion
+        for name, angle in snapshot.doors.items():
+            data.qpos[scene.doors[name].qpos] = angle
         for name, geom in scene.zone_geoms.items():
             model.geom_conaffinity[geom] = 0 if name in zones else ZONE_BIT
         own = np.zeros(model.ngeom, bool)
@@ -310,7 +324,7 @@ class MotionPlanner:
         load = np.zeros(model.ngeom, bool)
         free = np.zeros(model.ngeom, bool)
         for name in ignored:
-            free[list(scene.entities[name].geoms)] = True
+            free[list(scene.entities[name].geoms if name in scene.entities else scene.doors[name].handle)] = True
         adr = -1
         if carried:
             load[list(scene.entities[carried].geoms)] = True
@@ -322,7 +336,7 @@ class MotionPlanner:
         def valid(joints: Array) -> bool:
             data.qpos[index.qpos] = joints
             if adr >= 0 and grasp is not None:
-                position, quaternion = _pose_of(kinematics.forward(joints) @ grasp)
+                position, quaternion = pose_of(kinematics.forward(joints) @ grasp)
                 data.qpos[adr : adr + 3], data.qpos[adr + 3 : adr + 7] = position, quaternion
             mujoco.mj_kinematics(model, data)
             mujoco.mj_collision(model, data)
@@ -359,7 +373,8 @@ class MotionPlanner:
         import ompl.geometric as og
         import ompl.util as ou
 
-        ou.setLogLevel(ou.LOG_ERROR)
+        # It calls it an error that the generator is seeded again, which is what makes a plan repeatable.
+        ou.setLogLevel(ou.LOG_NONE)
         ou.RNG.setSeed(seed % (2**31 - 1) + 1)
         kinematics = self.kinematics[arm]
         n = len(start)
@@ -398,10 +413,22 @@ class MotionPlanner:
             dense.extend(self._straight(a, b)[1:])
         return dense
 
-    def _leave(self, arm: str, start: Array) -> list[Array]:
-        """Path out of a posture that touches something: straight up to the travel height, or as far as that goes."""
+    def _leave(self, arm: str, start: Array, valid: Callable[[Array], bool] | None = None) -> list[Array]:
+        """Path out of a posture that touches something, as far as it goes: straight up to the travel height, or back
+        along a tool that does not point down, to a posture that is ``valid`` if there is one.
+        """
         kinematics = self.kinematics[arm]
         pose = kinematics.forward(start)
+        if not _points_down(pose):
+            axis, tip = pose[:3, 2].copy(), pose[:3, 3].copy()
+            out = [start]
+            for back in (0.4, 0.3, 0.2, 0.1, 0.05):
+                pose[:3, 3] = tip - back * axis
+                path = kinematics.line(start, pose)
+                if path is not None and (valid is None or valid(path[-1])):
+                    return path
+                out = path if path is not None and len(out) == 1 else out
+            return out
         low = float(pose[2, 3])
         for rise in (self.travel_height - low, 0.1, 0.05, 0.02):
             if rise > 0.0:
@@ -451,7 +478,8 @@ class MotionPlanner:
         grasp = self.grasp_in_tool(arm, snapshot, carried) if carried else None
         start, home = np.asarray(snapshot.joints[arm], float), np.array(self.scene.arms[arm].robot.home)
         valid = self._checker(arm, snapshot, zones, carried, grasp)
-        path = [start] if valid(start) else self._leave(arm, start)
+        free = valid(start) and _points_down(self.kinematics[arm].forward(start))
+        path = [start] if free else self._leave(arm, start, valid)
         path = [*path[:-1], *self._connect(arm, path[-1], home, valid, seed)]
         return self._trajectory(arm, path, carrying=bool(carried))
 
@@ -506,6 +534,9 @@ class MotionPlanner:
         matrix = matrix_of(snapshot.entities[entity])
         if matrix[2, 2] < 0.97:
             raise PlanFailure("unreachable", f"{entity} does not stand upright")
+        approach = self._approach(snapshot, entity)
+        if approach is not None:
+            return self._front_grasps(arm, item, matrix, approach)
         position, heading = matrix[:3, 3], math.atan2(matrix[1, 0], matrix[0, 0])
         _, natural = self._natural(arm, position)
         candidates: list[tuple[float, float, Array]] = []
@@ -528,6 +559,68 @@ class MotionPlanner:
         candidates.sort(key=lambda candidate: round(candidate[0], 3))
         return [(width, grasp) for _, width, grasp in candidates]
 
+    def _approach(self, snapshot: PlanningScene, entity: str) -> Array | None:
+        """How the placement on which an entity stands is entered: horizontal vector (3,), m; None = from above."""
+        x, y, z = (float(value) for value in snapshot.entities[entity][0])
+        scenario = self.scene.scenario
+        place = nearest_placement(scenario, (x, y, z), self.scene.entities[entity].half_height)
+        approach = scenario.placement(place).approach
+        return None if approach is None else np.array([*approach, 0.0])
+
+    def _front_grasps(self, arm: str, item: EntityIndex, matrix: Array, approach: Array) -> list[tuple[float, Array]]:
+        """As `_grasps`, with the tool level and along ``approach``: suction on the face, fingers on both sides."""
+        robot = self.scene.arms[arm].robot
+        inward = approach / np.linalg.norm(approach)
+        candidates: list[tuple[float, Array]] = []
+        for yaw, width in item.grips:
+            heading = math.atan2(matrix[1, 0], matrix[0, 0]) + yaw
+            normal = np.array([math.cos(heading), math.sin(heading), 0.0])
+            across = np.array([-normal[1], normal[0], 0.0])
+            axis = normal if robot.gripper == "suction" else across
+            axis = axis if axis @ inward > 0.0 else -axis
+            if axis @ inward < 0.9 or (robot.gripper == "parallel" and width >= robot.opening - 0.004):
+                continue
+            tip = matrix[:3, 3] + [0.0, 0.0, max(item.half_height - FRONT_GRIP, 0.0)]
+            if robot.gripper == "suction":
+                tip = tip - axis * (width / 2 + 0.001)
+            for sign in (1.0, -1.0):
+                tool = np.eye(4)
+                tool[:3, 2], tool[:3, 1], tool[:3, 3] = axis, sign * np.array([-axis[1], axis[0], 0.0]), tip
+                tool[:3, 0] = np.cross(tool[:3, 1], tool[:3, 2])
+                candidates.append((width, np.asarray(np.linalg.inv(tool) @ matrix)))
+        if not candidates:
+            raise PlanFailure("unreachable", f"{arm} cannot reach {item.name} from the front")
+        return candidates
+
+    def _postures(self, arm: str, tool: Array, like: Array | None = None) -> list[Array]:
+        """Joints for a level tool, the least bent first; near ``like``, turned towards the tool, if that is given."""
+        seed, _ = self._natural(arm, tool[:3, 3])
+        inverse, n = self.kinematics[arm].inverse, len(seed)
+        found: list[Array] = []
+        if like is not None:
+            near = like.copy()
+            here = self.kinematics[arm].forward(like)[:3, 3]
+            near[0] += seed[0] - self._natural(arm, here)[0][0]
+            for bend in (0.0, 1.0, -1.0):
+                joints = inverse(tool, near + bend * (np.arange(n) == n - 2))
+                if joints is not None:
+                    found.append(joints)
+            return sorted(found, key=lambda joints: round(float(np.abs(joints - like).max()), 4))
+        # The last three joints turn the tool: every way round that they can take to the same pose.
+        for raised in (-math.pi / 2, math.pi / 2, math.pi, 0.0):
+            for flip in (1.0, -1.0):
+                for last in (0.0, math.pi / 2, -math.pi / 2, math.pi):
+                    guess = seed.copy()
+                    guess[n - 3] += raised
+                    guess[n - 2] *= flip
+                    guess[n - 1] += last
+                    joints = inverse(tool, guess)
+                    if joints is not None:
+                        if not any(np.abs(joints - other).max() < 0.05 for other in found):
+                            found.append(joints)
+                        break
+        return sorted(found, key=lambda joints: round(float(np.abs(joints - seed).max()), 4))
+
     def _plan_with(
         self,
         arm: str,
@@ -543,31 +636,40 @@ class MotionPlanner:
     ) -> MovePlan:
         entity, home = item.name, np.array(self.scene.arms[arm].robot.home)
         clear = self._checker(arm, snapshot, zones, entity if holding else "", grasp if holding else None)
-        prefix = [start] if clear(start) else self._leave(arm, start)
+        free = clear(start) and _points_down(self.kinematics[arm].forward(start))
+        prefix = [start] if free else self._leave(arm, start, clear)
         pick: Trajectory | None = None
         if holding:
             lift = prefix
-            if self.kinematics[arm].forward(lift[-1])[2, 3] < self.travel_height - 0.02:
+            tool = self.kinematics[arm].forward(lift[-1])
+            if _points_down(tool) and tool[2, 3] < self.travel_height - 0.02:
                 lift = self._leave(arm, start)
         else:
             tool = matrix_of(snapshot.entities[entity]) @ np.linalg.inv(grasp)
-            above, down = self._descend(arm, tool, f"{arm} cannot reach {entity}")
+            approach = self._approach(snapshot, entity)
             near = self._checker(arm, snapshot, zones, ignored=(entity,))
+            if approach is None:
+                above, down = self._descend(arm, tool, f"{arm} cannot reach {entity}")
+                lift = down[::-1]
+            else:
+                above, down, lift = self._enter(arm, tool, approach, prefix[-1], near, f"{arm} cannot reach {entity}")
             if not all(near(q) for q in down):
                 raise PlanFailure("no_plan", f"{arm}: the way down to {entity} is blocked")
             clear = self._checker(arm, snapshot, zones)
             path = [*prefix[:-1], *self._connect(arm, prefix[-1], above, clear, seed), *down[1:]]
             pick = self._trajectory(arm, path)
-            lift = down[::-1]
-        above, down = self._set_down(arm, item, destination, snapshot, zones, grasp)
+        above, down = self._set_down(arm, item, destination, snapshot, zones, grasp, lift[-1])
         loaded = self._checker(arm, snapshot, zones, entity, grasp)
         carry = [*lift[:-1], *self._connect(arm, lift[-1], above, loaded, seed + 1), *down[1:]]
         place = self._trajectory(arm, carry, carrying=True)
         # The way home must respect the entity where it stands afterwards.
         placed = dict(snapshot.entities)
-        placed[entity] = _pose_of(self.kinematics[arm].forward(down[-1]) @ grasp)
-        away = self._checker(arm, PlanningScene(snapshot.joints, placed), zones)
-        retreat = self._trajectory(arm, [*down[:0:-1], *self._connect(arm, above, home, away, seed + 2)])
+        placed[entity] = pose_of(self.kinematics[arm].forward(down[-1]) @ grasp)
+        away = self._checker(arm, replace(snapshot, entities=placed, held={}), zones)
+        back = down[::-1]
+        if not _points_down(self.kinematics[arm].forward(down[-1])):
+            back = self._leave(arm, down[-1], away)
+        retreat = self._trajectory(arm, [*back[:-1], *self._connect(arm, back[-1], home, away, seed + 2)])
         lifted = np.abs(place.positions - lift[-1]).max(axis=1)
         return MovePlan(pick, place, retreat, width, float(place.times[int(np.argmin(lifted))]))
 
@@ -579,6 +681,7 @@ class MotionPlanner:
         snapshot: PlanningScene,
         zones: Collection[str],
         grasp: Array,
+        like: Array,
     ) -> tuple[Array, list[Array]]:
         """As `_descend`, to where the entity stands on the destination, turned so that the wrist turns least."""
         _, natural = self._natural(arm, destination)
@@ -594,7 +697,7 @@ class MotionPlanner:
         near = self._checker(arm, snapshot, zones, ignored=(item.name,))
         for _, tool in options:
             try:
-                above, down = self._descend(arm, tool, str(failure))
+                above, down = self._descend(arm, tool, str(failure), like)
             except PlanFailure:
                 continue
             if all(near(q) for q in down):
@@ -602,19 +705,46 @@ class MotionPlanner:
             failure = PlanFailure("no_plan", f"{arm}: the way down to the destination is blocked")
         raise failure
 
-    def _descend(self, arm: str, tool: Array, text: str) -> tuple[Array, list[Array]]:
+    def _descend(
+        self, arm: str, tool: Array, text: str, like: Array | None = None
+    ) -> tuple[Array, list[Array]]:
         """(joints above the pose, joints on the straight way down); raises PlanFailure ``unreachable``."""
         kinematics = self.kinematics[arm]
         above = tool.copy()
         above[2, 3] = max(self.travel_height, tool[2, 3] + 0.05)
         seed, _ = self._natural(arm, tool[:3, 3])
-        high = kinematics.inverse(above, seed)
+        if _points_down(tool):
+            high = kinematics.inverse(above, seed)
+        else:
+            high = next(iter(self._postures(arm, above, like)), None)
         if high is None:
             raise PlanFailure("unreachable", text)
         down = kinematics.line(high, tool)
         if down is None:
             raise PlanFailure("unreachable", text)
         return high, down
+
+    def _enter(
+        self, arm: str, tool: Array, approach: Array, start: Array, valid: Callable[[Array], bool], text: str
+    ) -> tuple[Array, list[Array], list[Array]]:
+        """(joints before the pose, joints on the straight way in, joints on the way back out with a load)."""
+        line = self.kinematics[arm].line
+        before, raised, out = tool.copy(), tool.copy(), tool.copy()
+        before[:3, 3] -= approach
+        raised[2, 3] += FRONT_LIFT
+        out[:3, 3] += [0.0, 0.0, FRONT_LIFT] - approach
+        failure = PlanFailure("unreachable", text)
+        # An arm that has its tool level already need not bend the other way.
+        like = None if _points_down(self.kinematics[arm].forward(start)) else start
+        for inside in [*(self._postures(arm, tool, like) if like is not None else ()), *self._postures(arm, tool)]:
+            enter, lift = line(inside, before), line(inside, raised)
+            leave = line(lift[-1], out) if lift is not None else None
+            if enter is None or lift is None or leave is None:
+                continue
+            if all(valid(q) for q in (*enter, *lift, *leave)):
+                return enter[-1], enter[::-1], [*lift, *leave[1:]]
+            failure = PlanFailure("no_plan", f"{arm}: the way in is blocked")
+        raise failure
 
     def reachable(self, arm: str, position: npt.ArrayLike) -> bool:
         """Whether the arm's tool can come down on a point (m, scenario frame) at some wrist angle."""

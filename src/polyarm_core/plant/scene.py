@@ -8,7 +8,7 @@ copy of the model turns them on as obstacles for arms that have no business ther
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mujoco
@@ -16,7 +16,21 @@ import numpy as np
 import numpy.typing as npt
 
 from polyarm_core.plant.robots import TOOL_SITE, RobotModel, robot_model, robot_spec
-from polyarm_core.scenario import Box, Entity, Placement, Prism, Scenario, Shape
+from polyarm_core.plant.cabinet import DoorIndex, add_cabinet, index_doors
+from polyarm_core.plant.rope import RopeIndex, add_rope, index_rope
+from polyarm_core.plant.tools import add_tool
+from polyarm_core.scenario import (
+    BinFixture,
+    Box,
+    BoxFixture,
+    CabinetFixture,
+    Entity,
+    Placement,
+    Prism,
+    RopeFixture,
+    Scenario,
+    Shape,
+)
 
 Array = npt.NDArray[np.float64]
 
@@ -27,6 +41,8 @@ TABLE_TOP_BELOW = 0.01
 RIM_HEIGHT, RIM_WIDTH = 0.012, 0.006
 TABLE_MARGIN = (0.3, 0.3)
 """Table beyond the outermost placement centres in x and y, m."""
+ARM_MARGIN = 0.3
+"""What pictures show beyond the bases, m."""
 ZONE_BIT = 2
 """Collision bit of zones. Nothing in the physics seeks it; the planner gives it to the arms of its private copy."""
 CAMERAS = ("overview", "front", "top")
@@ -75,11 +91,14 @@ class Scene:
     arms: dict[str, ArmIndex]
     entities: dict[str, EntityIndex]
     arm_of_geom: npt.NDArray[np.intp]
-    """(ngeom,) index of the arm that owns the geom, -1 for none."""
+    """(ngeom + 1,) index of the arm that owns the geom, -1 for none; the last entry answers for what is no geom (-1 in
+    a contact: a flex)."""
     entity_of_geom: npt.NDArray[np.intp]
     zone_geoms: dict[str, int]
     welds: dict[tuple[str, str], int]
     """(arm, entity) -> equality that holds it, only where the scenario says ``grasp: assisted``."""
+    ropes: dict[str, RopeIndex] = field(default_factory=dict)
+    doors: dict[str, DoorIndex] = field(default_factory=dict)
 
     @property
     def arm_names(self) -> tuple[str, ...]:
@@ -98,11 +117,6 @@ def outline(shape: Shape) -> Array:
     # Centroid of a trapezoid with parallel sides a, b and height h: h (a + 2b) / (3 (a + b)) from side a.
     shift = 2 * depth * (1 + 2 * top) / (3 * (1 + top)) - depth
     return np.asarray(corners - np.array([shift, 0.0]))
-
-
-def height(shape: Shape) -> float:
-    """Height of the shape, m."""
-    return shape.height if isinstance(shape, Prism) else shape.size[2]
 
 
 def grips(shape: Shape) -> tuple[tuple[float, float], ...]:
@@ -136,6 +150,12 @@ def _add_placement(
 ) -> None:
     x, y, z = placement.xyz
     a, b = placement.size[0] / 2, placement.size[1] / 2
+    if not placement.pad and z > table_top + TABLE_TOP_BELOW:  # in the air: what stands below it carries
+        return
+    if not placement.pad:  # as thick as paint
+        low, high = [x - a, y - b, z - 0.001], [x + a, y + b, z + 0.0004]
+        _add_box(spec.worldbody, f"placement/{name}", low, high, material="pad", contype=0, conaffinity=0)
+        return
     material = "tray" if rim else "pad"
     if tint is not None:  # a goal shows the colour of what belongs there
         material = f"placement/{name}"
@@ -154,6 +174,28 @@ def _add_placement(
         _add_box(spec.worldbody, f"placement/{name}/{side}", [*low, table_top], [*high, top], material="rim")
 
 
+def _add_fixture(spec: Any, name: str, fixture: BoxFixture | BinFixture) -> None:
+    """A static body ``fixture/NAME`` at the fixture's pose; the planner avoids its geoms like everything else."""
+    yaw = math.radians(fixture.yaw_deg)
+    body = spec.worldbody.add_body(
+        name=f"fixture/{name}", pos=fixture.xyz, quat=[math.cos(yaw / 2), 0.0, 0.0, math.sin(yaw / 2)]
+    )
+    a, b, c = fixture.size[0] / 2, fixture.size[1] / 2, fixture.size[2]
+    if fixture.kind == "box":
+        _add_box(body, f"fixture/{name}", [-a, -b, -c / 2], [a, b, c / 2], rgba=fixture.rgba)
+    elif fixture.kind == "bin":
+        t = fixture.wall
+        parts = {
+            "floor": ([-a, -b, -t], [a, b, 0.0]),
+            "west": ([-a - t, -b - t, -t], [-a, b + t, c]),
+            "east": ([a, -b - t, -t], [a + t, b + t, c]),
+            "south": ([-a, -b - t, -t], [a, -b, c]),
+            "north": ([-a, b, -t], [a, b + t, c]),
+        }
+        for part, (low, high) in parts.items():
+            _add_box(body, f"fixture/{name}/{part}", low, high, rgba=fixture.rgba)
+
+
 def _add_entity(spec: Any, name: str, entity: Entity) -> None:
     body = spec.worldbody.add_body(name=f"entity/{name}", pos=[0, 0, 1])
     body.add_freejoint(name=f"entity/{name}")
@@ -163,7 +205,7 @@ def _add_entity(spec: Any, name: str, entity: Entity) -> None:
     if isinstance(entity.shape, Box):
         body.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=np.array(entity.shape.size) / 2, **options)
         return
-    half = height(entity.shape) / 2
+    half = entity.shape.height / 2
     corners = outline(entity.shape)
     vertices = np.concatenate([np.c_[corners, np.full(len(corners), z)] for z in (-half, half)])
     spec.add_mesh(name=f"entity/{name}", uservert=vertices.flatten())
@@ -213,7 +255,12 @@ def _add_surroundings(spec: Any, scenario: Scenario, table_top: float) -> None:
             diffuse=[diffuse] * 3, specular=[0.2] * 3,
         )  # fmt: skip
         light.type = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
-    reach = float(max(high - low))
+    # Arms stand at the edge of the table or beyond it, and lean over it.
+    bases = np.array([arm.base.xyz[:2] for arm in scenario.arms.values()])
+    low, high = np.minimum(low, bases.min(axis=0) - ARM_MARGIN), np.maximum(high, bases.max(axis=0) + ARM_MARGIN)
+    middle = (low + high) / 2
+    # Pictures are wider than high, and what is near the camera looks larger.
+    reach = float(max((high - low) * [1.0, 1.3]))
     for name, direction, distance, fovy in (
         ("overview", (-0.40, -1.0, 1.30), 1.02 * reach, 38.0),
         ("front", (0.0, -1.0, 0.6), 0.95 * reach, 42.0),
@@ -248,7 +295,7 @@ def build_scene(scenario: Scenario, visuals: bool = True) -> Scene:
     multiccd = getattr(mujoco.mjtEnableBit, "mjENBL_MULTICCD", None)  # several contacts between flat mesh faces
     if multiccd is not None:
         option.enableflags |= int(multiccd)
-    table_top = min(p.xyz[2] for p in scenario.placements.values()) - TABLE_TOP_BELOW
+    table_top = min(p.xyz[2] - (TABLE_TOP_BELOW if p.pad else 0.0) for p in scenario.placements.values())
     _add_surroundings(spec, scenario, table_top)
     tints = {entity.goal: entity.rgba for entity in scenario.entities.values() if entity.goal is not None}
     for name, placement in scenario.placements.items():
@@ -258,15 +305,24 @@ def build_scene(scenario: Scenario, visuals: bool = True) -> Scene:
             spec.worldbody, f"zone/{name}", [*zone.min, table_top], [*zone.max, table_top + 1.5],
             contype=0, conaffinity=ZONE_BIT, group=5, rgba=[1, 0.3, 0.2, 0.15],
         )  # fmt: skip
+    for name, fixture in scenario.fixtures.items():
+        if isinstance(fixture, CabinetFixture):
+            add_cabinet(spec, name, fixture)
+        elif not isinstance(fixture, RopeFixture):
+            _add_fixture(spec, name, fixture)
     for name, entity in scenario.entities.items():
         _add_entity(spec, name, entity)
+    for name, fixture in scenario.fixtures.items():
+        if isinstance(fixture, RopeFixture):  # its ends are entities
+            add_rope(spec, scenario, name, fixture)
     for name, arm in scenario.arms.items():
         x, y, z = arm.base.xyz
         pedestal = spec.worldbody.add_body(name=f"pedestal/{name}", pos=[x, y, z / 2])
         pedestal.add_geom(type=mujoco.mjtGeom.mjGEOM_CYLINDER, size=[0.11, z / 2, 0], material="pedestal")
         yaw = math.radians(arm.base.yaw_deg)
         frame = spec.worldbody.add_frame(pos=arm.base.xyz, quat=[math.cos(yaw / 2), 0, 0, math.sin(yaw / 2)])
-        spec.attach(robot_spec(arm.robot, visuals), frame=frame, prefix=f"{name}/")
+        robot = robot_spec(arm.robot, visuals)
+        spec.attach(add_tool(robot, arm.tool) if arm.tool else robot, frame=frame, prefix=f"{name}/")
         for body in spec.bodies:
             if body.name.startswith(f"{name}/") and body.parent.name == "world":
                 # The base is bolted to its pedestal, and the shoulder turns right above it.
@@ -282,8 +338,8 @@ def build_scene(scenario: Scenario, visuals: bool = True) -> Scene:
 
 
 def _index(scenario: Scenario, model: Any) -> Scene:
-    arm_of_geom = np.full(model.ngeom, -1, dtype=np.intp)
-    entity_of_geom = np.full(model.ngeom, -1, dtype=np.intp)
+    arm_of_geom = np.full(model.ngeom + 1, -1, dtype=np.intp)
+    entity_of_geom = np.full(model.ngeom + 1, -1, dtype=np.intp)
     arms: dict[str, ArmIndex] = {}
     owner = [model.body(b).name.split("/") for b in range(model.nbody)]
     for number, (name, arm) in enumerate(scenario.arms.items()):
@@ -314,7 +370,8 @@ def _index(scenario: Scenario, model: Any) -> Scene:
         geoms = frozenset(g for g in range(model.ngeom) if int(model.geom_bodyid[g]) == body)
         entity_of_geom[list(geoms)] = number
         qpos, dof = int(joint.qposadr[0]), int(joint.dofadr[0])
-        entities[name] = EntityIndex(name, qpos, dof, body, geoms, height(entity.shape) / 2, grips(entity.shape))
+        shape = entity.shape
+        entities[name] = EntityIndex(name, qpos, dof, body, geoms, shape.height / 2, grips(shape))
     zones = {name: model.geom(f"zone/{name}").id for name in scenario.zones}
     welds = {
         (arm, entity): model.equality(f"weld/{arm}/{entity}").id
@@ -322,4 +379,9 @@ def _index(scenario: Scenario, model: Any) -> Scene:
         for entity in entities
         if scenario.grasp == "assisted"
     }
-    return Scene(scenario, model, arms, entities, arm_of_geom, entity_of_geom, zones, welds)
+    ropes = {
+        name: index_rope(scenario, model, name, fixture)
+        for name, fixture in scenario.fixtures.items()
+        if isinstance(fixture, RopeFixture)
+    }
+    return Scene(scenario, model, arms, entities, arm_of_geom, entity_of_geom, zones, welds, ropes, index_doors(scenario, model))

@@ -20,14 +20,18 @@ from typing import Any, Literal, TypeVar
 import mujoco
 import numpy as np
 
-from polyarm_core.constraints import Action
+from polyarm_core.constraints import MOVE_VERB, Action
+from polyarm_core.declaration import declare
 from polyarm_core.errors import InvalidValue, PolyarmError, UnknownName
 from polyarm_core.liveness import draw_start
 from polyarm_core.plant.motion import MotionPlanner, PlanningScene, Pose, Trajectory
+from polyarm_core.plant.rope import lay_rope, rope_readings
 from polyarm_core.plant.scene import TIMESTEP, ArmIndex, Array, Scene, build_scene
+from polyarm_core.plant.registry import SKILLS
 from polyarm_core.plant.skills import ActionResult, ArmBusy, GripperState, MotionState, SkillExecutor, Status
-from polyarm_core.scenario import Scenario
-from polyarm_core.world import World, nearest_placement, swept_zones
+from polyarm_core.plant.sweep import count_readings
+from polyarm_core.scenario import Measured, Scenario
+from polyarm_core.world import World, locate
 
 T = TypeVar("T")
 
@@ -41,6 +45,8 @@ PATH_TOLERANCE = 0.25
 """A servo that lags its command by more than this is blocked, rad."""
 GOAL_TOLERANCE, REST_SPEED = 0.006, 0.02
 """An arm has arrived when every joint is this close (rad) and this slow (rad/s)."""
+LOADED_TOLERANCE, LOADED_TIME = 0.05, 0.4
+"""... or, against the pull of a spring, this close (rad) once the trajectory has been over for that long (s)."""
 JITTER = (0.004, 0.08)
 """Entities start up to this far (m) and turned (rad) from the exact placement, by seed."""
 SETTLE_TIME = 0.1
@@ -115,7 +121,9 @@ class _SimArm:
         if self._time < self._trajectory.duration:
             return "moving"
         off = np.abs(self.joints() - self._trajectory.positions[-1]).max()
-        return "done" if off < GOAL_TOLERANCE and np.abs(self.velocities()).max() < REST_SPEED else "moving"
+        late = self._time - self._trajectory.duration > LOADED_TIME
+        near = off < GOAL_TOLERANCE or (late and off < LOADED_TOLERANCE)
+        return "done" if near and np.abs(self.velocities()).max() < REST_SPEED else "moving"
 
     def hold(self) -> None:
         if self._trajectory is not None and self._time < self._trajectory.duration:
@@ -153,7 +161,19 @@ class _SimArm:
         self._welded = entity
 
     def gripper(self) -> GripperState:
-        return GripperState(self.opening(), bool(self.held()))
+        return GripperState(self.opening(), bool(self.held()) or self._on_handle())
+
+    def _on_handle(self) -> bool:
+        """Whether both fingers touch the handle of a door while they are told to close."""
+        if not self._scene.doors or self._cup >= 0 or self.grip_command > 0.5 * self._index.robot.opening:
+            return False
+        pairs = self._data.contact.geom
+        bodies = self._scene.model.geom_bodyid[pairs[(pairs >= 0).all(axis=1)]]
+        for door in self._scene.doors.values():
+            touching = set(bodies[(bodies == door.body).any(axis=1)].ravel().tolist())
+            if touching & self._sides["left"] and touching & self._sides["right"]:
+                return True
+        return False
 
     # -- servo ------------------------------------------------------------------------------------------------------
 
@@ -203,6 +223,7 @@ class _SimArm:
         if data.ncon == 0 or self.grip_command > 0.5 * robot.opening:
             return ""
         pairs = data.contact.geom
+        pairs = pairs[(pairs >= 0).all(axis=1)]  # a flex is no geom
         bodies = scene.model.geom_bodyid[pairs]
         entity = scene.entity_of_geom[pairs]
         for number, name in enumerate(scene.entities):
@@ -250,7 +271,8 @@ class Simulation:
         submit = self._pool.submit if self._pool is not None else _at_once
         self._ports = {name: _SimArm(self.scene, index, self.data) for name, index in self.scene.arms.items()}
         self._skills = {
-            name: SkillExecutor(name, scenario, port, self.planner, submit) for name, port in self._ports.items()
+            name: SkillExecutor(name, scenario, port, self.planner, submit, self, SKILLS)
+            for name, port in self._ports.items()
         }
         self.episode = 0
         self.seed = seed
@@ -283,6 +305,8 @@ class Simulation:
             data.qpos[item.qpos : item.qpos + 7] = [
                 x + dx, y + dy, z + item.half_height, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2)
             ]  # fmt: skip
+        for rope in self.scene.ropes.values():
+            lay_rope(model, data, rope, self._random)
         for name, port in self._ports.items():
             port.reset()
             self._skills[name].reset()
@@ -364,8 +388,50 @@ class Simulation:
                 self._note(self._skills[name].protective_stop(f"contact with {other}", self.time))
 
     def _note(self, result: ActionResult | None) -> None:
-        if result is not None:
-            self._results.append(result)
+        if result is None:
+            return
+        self._results.append(result)
+        if result.outcome == "succeeded":
+            return
+        # What an arm held, it holds no more; and whoever acts together with it must not go on alone.
+        operator = self.scenario.operator(result.arm, result.action.verb, result.action.entity, result.action.placement)
+        if operator is None:
+            return
+        for name, skill in self._skills.items():
+            if name == result.arm:
+                continue
+            self._note(skill.lose(operator.holds, self.time, f"{result.arm} does not hold {operator.entity} any more"))
+            if result.arm in skill.group and skill.action.verb == result.action.verb:
+                self._note(skill.stop("partner", self.time, f"{result.arm} ended: {result.reason}"))
+
+    # -- what arms must know of each other (`skills.Team`) -------------------------------------------------------------
+
+    def unheld(self, arm: str, conditions: Collection[str]) -> str:
+        """The first of ``conditions`` that no sensor shows, or that a running action is still about to hold; or ""."""
+        readings = self.readings()
+        for name in sorted(conditions):
+            condition = self.scenario.conditions[name]
+            if isinstance(condition, Measured) and not condition.within(readings):
+                return name
+            holders = [skill for other, skill in self._skills.items() if other != arm and name in skill.holds]
+            if holders and not any(skill.holding for skill in holders):
+                return name
+        # Who still moves a door would move it into the arm.
+        others = [skill for other, skill in self._skills.items() if other != arm and skill.holds]
+        moving = [name for skill in others if not skill.holding for name in skill.holds]
+        return min(moving, default="")
+
+    def needed(self, arm: str) -> bool:
+        """Whether some other arm's running action requires conditions to be held."""
+        return any(skill.requires for name, skill in self._skills.items() if name != arm)
+
+    def together(self, arm: str) -> bool:
+        """Whether the whole group of an arm's action stands at its barrier or is past it."""
+        mine = self._skills[arm]
+        return bool(mine.group) and all(
+            other.group == mine.group and other.action.verb == mine.action.verb and other.barrier >= mine.barrier
+            for other in (self._skills[name] for name in mine.group)
+        )
 
     # -- what there is to see -----------------------------------------------------------------------------------------
 
@@ -380,7 +446,8 @@ class Simulation:
 
     def snapshot(self) -> PlanningScene:
         """What a plan is made against."""
-        return PlanningScene({name: port.joints() for name, port in self._ports.items()}, self.poses(), self.held_by())
+        joints = {name: port.joints() for name, port in self._ports.items()}
+        return PlanningScene(joints, self.poses(), self.held_by(), self._doors())
 
     def world(self, conditions: frozenset[str] = frozenset()) -> World:
         """The world as the core sees it."""
@@ -396,7 +463,15 @@ class Simulation:
 
     def readings(self) -> dict[str, float]:
         """What the sensors of the scene measure now: sensor -> value, for the scenario's measured conditions."""
-        return {}
+        readings: dict[str, float] = {}
+        for rope in self.scene.ropes.values():
+            readings.update(rope_readings(self.scenario, self.scene.model, self.data, rope))
+        readings.update(count_readings(self.scene, self.data))
+        readings.update({f"{name}.angle": angle for name, angle in self._doors().items()})
+        return readings
+
+    def _doors(self) -> dict[str, float]:
+        return {name: float(self.data.qpos[door.qpos]) for name, door in self.scene.doors.items()}
 
     def held_conditions(self) -> frozenset[str]:
         """Conditions that hold without a sensor: none, physics is measured."""
@@ -431,8 +506,8 @@ class Simulation:
 
         Args:
             arm: who acts.
-            action: ``move entity placement``.
-            zones: zones that the arm may enter; None = those between the entity and the placement (`swept_zones`).
+            action: a move, or an action of the scenario's operators.
+            zones: zones that the arm may enter; None = those that the action declares (`declare`).
             tag: comes back in the result.
 
         Raises:
@@ -440,17 +515,20 @@ class Simulation:
             UnknownName, InvalidValue: from the action.
         """
         skill = self._skill(arm)
+        if action.entity and action.entity not in self.scenario.things:
+            raise UnknownName("entity", action.entity, self.scenario.things)
+        operator = self.scenario.operator(arm, action.verb, action.entity, action.placement)
+        if operator is None and action.verb != MOVE_VERB:
+            raise InvalidValue("action", str(action), f"{MOVE_VERB!r} or an operator of {arm}")
+        declared = declare(self.scenario, arm, action, locate(self.scenario, self.world()))
         if zones is None:
-            position = self.poses().get(action.entity)
-            if position is None:
-                raise UnknownName("entity", action.entity, self.scenario.entities)
-            source = nearest_placement(self.scenario, (float(position[0][0]), float(position[0][1]), 0.0))
-            zones = swept_zones(self.scenario, arm, {source, action.placement})
+            zones = {name.removeprefix("zone:") for name in declared.exclusive if name.startswith("zone:")}
         for zone in zones:
             if zone not in self.scenario.zones:
                 raise UnknownName("zone", zone, self.scenario.zones)
         self._actions += 1
-        self._note(skill.start(action, self.time, self.snapshot, zones, self._plan_seed(), tag))
+        seed, requires = self._plan_seed(), declared.requires_held
+        self._note(skill.start(action, self.time, self.snapshot, zones, seed, tag, requires))
 
     def go_home(self, arm: str, zones: Collection[str] = (), tag: Any = None) -> None:
         """Bring an arm home from wherever it stands, with what it holds. Raises ArmBusy, UnknownName."""

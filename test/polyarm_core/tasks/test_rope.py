@@ -188,7 +188,11 @@ def test_members_of_a_group_are_at_the_same_share_of_their_ways() -> None:
 
 def test_rope_fixture_is_checked(scenario: Scenario) -> None:
     fixtures = {name: fixture.model_dump() for name, fixture in scenario.fixtures.items()}
-    for key, value, text in (("ends", ("end_a", "end_c"), "end_c"), ("goals", ("a", "b"), "'a'"), ("bed", "wall", "wall")):
+    for key, value, text in (
+        ("ends", ("end_a", "end_c"), "end_c"),
+        ("goals", ("a", "b"), "'a'"),
+        ("bed", "wall", "wall"),
+    ):
         broken = {**fixtures, "rope": {**fixtures["rope"], key: value}}
         with pytest.raises((ScenarioError, ValueError), match=text):
             Scenario.model_validate({**scenario.model_dump(), "fixtures": broken})

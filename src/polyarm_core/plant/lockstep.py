@@ -1,0 +1,300 @@
+"""Lift, carry and lower in step: what several arms do with something between them that must not be torn.
+
+Each verb is a group action (synchronisation rule): every member names the same group and acts on its own end. Nobody
+begins before all have a plan, nobody lifts before all have a grip, nobody lets go before all are down; when one
+stops, all hold where they are. The operator's ``skill`` gives ``height`` (m, of the end above its destination's
+surface) and ``duration`` (s): the members go ways of their own, in the same time and by the same law.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+
+from polyarm_core.plant.motion import (
+    CARRY_SCALE,
+    PLACE_GAP,
+    SAMPLE,
+    MotionPlanner,
+    PlanFailure,
+    PlanningScene,
+    Trajectory,
+    matrix_of,
+    pose_of,
+)
+from polyarm_core.plant.scene import Array
+from polyarm_core.plant.skills import Carried, Close, Follow, Open, SkillFailure, Step, Task, Verify, check_placed
+from polyarm_core.world import nearest_placement
+
+HEIGHT, DURATION = 0.3, 2.5
+"""Defaults of the operator's parameters, m and s."""
+
+
+@dataclass(frozen=True)
+class TimedPath:
+    """A tool path that several arms go at the same pace.
+
+    The share s of the way that is done follows the minimum-jerk law s(u) = 10 u^3 - 15 u^4 + 6 u^5 of the share u of
+    the time. Arms that take the same time are therefore at the same share at any moment, whatever their joints do,
+    and what they hold between them is stretched at most as much as at the ends of their ways.
+
+    Attributes:
+        joints: (K + 1, n) rad, evenly spaced along the tool's way.
+        shortest: least duration within the joints' limits, s.
+    """
+
+    joints: Array
+    shortest: float
+
+    def trajectory(self, duration: float) -> Trajectory:
+        """The joint trajectory that takes ``duration`` s, at least ``shortest``."""
+        count = max(math.ceil(duration / SAMPLE), 2)
+        share, speed, _ = _minimum_jerk(np.linspace(0.0, 1.0, count + 1))
+        spline = CubicSpline(np.linspace(0.0, 1.0, len(self.joints)), self.joints)
+        velocities = spline(share, 1) * speed[:, None] / duration
+        return Trajectory(np.linspace(0.0, duration, count + 1), spline(share), velocities)
+
+
+def _minimum_jerk(u: Array) -> tuple[Array, Array, Array]:
+    return 10 * u**3 - 15 * u**4 + 6 * u**5, 30 * u**2 - 60 * u**3 + 30 * u**4, 60 * u - 180 * u**2 + 120 * u**3
+
+
+def timed_path(joints: Sequence[Array], velocity: Array, acceleration: Array) -> TimedPath:
+    """Time a path of at least two postures (n,) that are evenly spaced along the tool's way.
+
+    Args:
+        joints: postures, rad.
+        velocity: limits (n,), rad/s.
+        acceleration: limits (n,), rad/s^2.
+    """
+    path = np.array(joints)
+    u = np.linspace(0.0, 1.0, 101)
+    share, speed, rate = _minimum_jerk(u)
+    spline = CubicSpline(np.linspace(0.0, 1.0, len(path)), path)
+    first, second = spline(share, 1), spline(share, 2)
+    # Velocities go with 1 / T, accelerations with 1 / T^2.
+    fast = float((np.abs(first * speed[:, None]) / velocity).max())
+    hard = float((np.abs(second * speed[:, None] ** 2 + first * rate[:, None]) / acceleration).max())
+    return TimedPath(path, max(fast, math.sqrt(hard), 2 * SAMPLE))
+
+
+def plan_grasp(
+    planner: MotionPlanner, arm: str, entity: str, snapshot: PlanningScene, zones: Collection[str] | None, seed: int
+) -> tuple[Trajectory, float]:
+    """The way to a grasp of an entity where it stands: (trajectory, width over the gripped faces in m).
+
+    Raises:
+        PlanFailure: ``unreachable`` or ``no_plan``.
+    """
+    zones = planner._open_zones(arm, snapshot, planner.scene.zone_geoms if zones is None else zones)
+    start = np.asarray(snapshot.joints[arm], float)
+    failure = PlanFailure("unreachable", f"{arm} cannot reach {entity}")
+    for width, grasp in planner._grasps(arm, snapshot, entity, holding=False):
+        tool = matrix_of(snapshot.entities[entity]) @ np.linalg.inv(grasp)
+        try:
+            above, down = planner._descend(arm, tool, str(failure))
+            near = planner._checker(arm, snapshot, zones, ignored=(entity,))
+            if not all(near(q) for q in down):
+                raise PlanFailure("no_plan", f"{arm}: the way down to {entity} is blocked")
+            clear = planner._checker(arm, snapshot, zones)
+            prefix = [start] if clear(start) else planner._leave(arm, start)
+            path = [*prefix[:-1], *planner._connect(arm, prefix[-1], above, clear, seed), *down[1:]]
+            return planner._trajectory(arm, path), width
+        except PlanFailure as error:
+            if error.reason == "no_plan" or failure.reason == "unreachable":
+                failure = error
+    raise failure
+
+
+def plan_straight(
+    planner: MotionPlanner,
+    arm: str,
+    entity: str,
+    start: Array,
+    grasp: Array,
+    target: Array,
+    snapshot: PlanningScene,
+    zones: Collection[str] | None,
+) -> TimedPath:
+    """The straight way on which an entity in the gripper comes to ``target`` (4x4, its pose in the scenario frame).
+
+    Args:
+        planner: of the scene.
+        arm: who carries.
+        entity: what.
+        start: joints at the beginning.
+        grasp: pose (4x4) of the entity in the tool frame.
+        target: where it goes.
+        snapshot: the world to plan against; what the other arms do meanwhile is theirs.
+        zones: zones that the arm may enter; None = all.
+
+    Raises:
+        PlanFailure: ``unreachable`` or ``no_plan``.
+    """
+    way = planner.kinematics[arm].line(start, target @ np.linalg.inv(grasp))
+    if way is None:
+        raise PlanFailure("unreachable", f"{arm} cannot bring {entity} straight to where it goes")
+    zones = planner._open_zones(arm, snapshot, planner.scene.zone_geoms if zones is None else zones)
+    # At both ends the entity stands on something; in between nothing may be touched.
+    loaded = planner._checker(arm, snapshot, zones, entity, grasp)
+    if not all(loaded(q) for q in way[2:-2]):
+        raise PlanFailure("no_plan", f"{arm}: the straight way of {entity} is blocked")
+    robot = planner.scene.arms[arm].robot
+    if len(way) < 4:  # too short a way for a spline of its own
+        way = [way[0] + (way[-1] - way[0]) * (k / 4) for k in range(5)]
+    velocity, acceleration = np.array(robot.velocity) * CARRY_SCALE[0], np.array(robot.acceleration) * CARRY_SCALE[1]
+    return timed_path(way, velocity, acceleration)
+
+
+def _grasp(task: Task, snapshot: PlanningScene) -> Array:
+    return task.planner.grasp_in_tool(task.arm, snapshot, task.action.entity)
+
+
+def _in_step(task: Task, way: TimedPath) -> Trajectory:
+    """The way in the group's time. Raises PlanFailure when that is too short for this arm."""
+    duration = task.parameter("duration", DURATION)
+    if way.shortest > duration:
+        raise PlanFailure("no_plan", f"{task.arm} needs {way.shortest:.2f} s, the group takes {duration:.2f} s")
+    return way.trajectory(duration)
+
+
+def _target(task: Task, height: float) -> Array:
+    """Pose (4x4) of the entity upright over the action's placement, turned along its axes, underside at ``height``."""
+    item = task.planner.scene.entities[task.action.entity]
+    now = matrix_of(task.snapshot.entities[item.name])
+    quarter = round(math.atan2(now[1, 0], now[0, 0]) / (math.pi / 2)) * math.pi / 2
+    c, s = math.cos(quarter), math.sin(quarter)
+    target = np.eye(4)
+    target[:2, :2] = [[c, -s], [s, c]]
+    target[:3, 3] = np.array(task.scenario.placement(task.action.placement).xyz) + np.array(
+        [0.0, 0.0, height + item.half_height]
+    )
+    return target
+
+
+def _partners_hold(task: Task) -> bool:
+    """Whether every other member of the group has its own end in the gripper."""
+    assert task.operator is not None
+    held = task.snapshot.held
+    return all(
+        held.get(operator.entity or "") == member
+        for operator in task.scenario.operators
+        for member in operator.arms
+        if operator.verb == task.action.verb and member != task.arm and member in task.operator.group
+    )
+
+
+class Lift:
+    """``lift entity``: grip it where it stands, then raise it with the group.
+
+    An arm that has it in the gripper already goes on from where it is when the others have theirs, too; otherwise it
+    sets its end down first, so that the others find theirs on the table and nothing hangs from one gripper.
+    """
+
+    def refuse(self, task: Task) -> None:
+        """Raises SkillFailure when the gripper holds something else, or somebody else holds the entity."""
+        mine = [entity for entity, holder in task.snapshot.held.items() if holder == task.arm]
+        if mine and mine != [task.action.entity]:
+            raise SkillFailure("no_plan", f"the gripper holds {', '.join(mine)}")
+        holder = task.snapshot.held.get(task.action.entity, task.arm)
+        if holder != task.arm:
+            raise SkillFailure("unreachable", f"{holder} holds {task.action.entity}")
+
+    def plan(self, task: Task) -> Sequence[Step]:
+        """Settle if need be, pick, close; raise."""
+        entity, planner, arm = task.action.entity, task.planner, task.arm
+        steps: list[Step] = [Step("ready", barrier=True)]
+        holding = task.snapshot.held.get(entity) == arm
+        if holding and not _partners_hold(task):
+            settle, task = self._settle(task)
+            steps += settle
+            holding = False
+        start = np.asarray(task.snapshot.joints[arm], float)
+        if not holding:
+            pick, width = plan_grasp(planner, arm, entity, task.snapshot, task.zones, task.seed)
+            steps += [Follow("pick", pick, task.robot.opening), Close("close", entity, width)]
+            start = pick.positions[-1]
+        target = matrix_of(task.snapshot.entities[entity])
+        grasp = np.linalg.inv(planner.kinematics[arm].forward(start)) @ target
+        target[2, 3] = (
+            self._surface(task) + task.parameter("height", HEIGHT) + planner.scene.entities[entity].half_height
+        )
+        way = plan_straight(planner, arm, entity, start, grasp, target, task.snapshot, task.zones)
+        return [*steps, Follow("lift", _in_step(task, way), check=Carried(entity), barrier=True)]
+
+    @staticmethod
+    def _surface(task: Task) -> float:
+        """Height of the placement at or over which the entity is, m."""
+        x, y, z = (float(value) for value in task.snapshot.entities[task.action.entity][0])
+        return task.scenario.placement(nearest_placement(task.scenario, (x, y, z))).xyz[2]
+
+    def _settle(self, task: Task) -> tuple[list[Step], Task]:
+        """Straight down, let go, and up again; and the task as it is afterwards."""
+        entity, planner, arm, snapshot = task.action.entity, task.planner, task.arm, task.snapshot
+        target = matrix_of(snapshot.entities[entity])
+        target[2, 3] = self._surface(task) + planner.scene.entities[entity].half_height + PLACE_GAP
+        start = np.asarray(snapshot.joints[arm], float)
+        way = plan_straight(planner, arm, entity, start, _grasp(task, snapshot), target, snapshot, task.zones)
+        up = planner._leave(arm, way.joints[-1])
+        after = PlanningScene(
+            {**snapshot.joints, arm: up[-1]},
+            {**snapshot.entities, entity: pose_of(target)},
+            {name: holder for name, holder in snapshot.held.items() if name != entity},
+        )
+        steps: list[Step] = [
+            Follow("settle", way.trajectory(way.shortest), check=Carried(entity)),
+            Open("open", entity),
+            Follow("up", planner._trajectory(arm, up)),
+        ]
+        return steps, replace(task, snapshot=after)
+
+
+class _WithEntity:
+    """A skill that begins with the entity in the gripper."""
+
+    def refuse(self, task: Task) -> None:
+        """Raises SkillFailure ``slip`` when the entity is not in the arm's gripper."""
+        if task.snapshot.held.get(task.action.entity) != task.arm:
+            raise SkillFailure("slip", f"{task.action.entity} is not in the gripper of {task.arm}")
+
+    def way(self, task: Task, height: float) -> TimedPath:
+        """The straight way to ``height`` over the action's placement."""
+        snapshot = task.snapshot
+        return plan_straight(
+            task.planner, task.arm, task.action.entity, np.asarray(snapshot.joints[task.arm], float),
+            _grasp(task, snapshot), _target(task, height), snapshot, task.zones,
+        )  # fmt: skip
+
+
+class Carry(_WithEntity):
+    """``carry entity placement``: over to above the placement, with the group."""
+
+    def plan(self, task: Task) -> Sequence[Step]:
+        """One motion."""
+        way = self.way(task, task.parameter("height", HEIGHT))
+        return [Follow("carry", _in_step(task, way), check=Carried(task.action.entity), barrier=True)]
+
+
+class Lower(_WithEntity):
+    """``lower entity placement``: down onto the placement with the group, let go together, go home."""
+
+    def plan(self, task: Task) -> Sequence[Step]:
+        """Lower, open, retreat."""
+        entity, planner, arm, snapshot = task.action.entity, task.planner, task.arm, task.snapshot
+        way = self.way(task, PLACE_GAP)
+        placed = {**snapshot.entities, entity: pose_of(_target(task, PLACE_GAP))}
+        zones = planner._open_zones(arm, snapshot, planner.scene.zone_geoms if task.zones is None else task.zones)
+        away = planner._checker(arm, PlanningScene(snapshot.joints, placed), zones)
+        home = np.array(task.robot.home)
+        back = list(way.joints[::-1])
+        retreat = planner._trajectory(arm, [*back[:-1], *planner._connect(arm, back[-1], home, away, task.seed)])
+        return [
+            Follow("lower", _in_step(task, way), check=Carried(entity), barrier=True),
+            Open("open", entity, barrier=True),
+            Follow("retreat", retreat),
+            Verify("retreat", check_placed),
+        ]
