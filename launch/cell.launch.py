@@ -5,7 +5,6 @@ ros2 launch polyarm cell.launch.py scenario:=sort record:=true seeds:=0-4
 The list of processes is that of `polyarm run`: polyarm_nodes.graph.build_graph makes it for both.
 """
 
-import os
 import time
 from pathlib import Path
 
@@ -18,17 +17,10 @@ from launch_ros.substitutions import ExecutableInPackage
 
 from polyarm_core.errors import InvalidValue
 from polyarm_core.seeds import format_seeds, parse_seeds
-from polyarm_nodes.graph import PLANTS, GraphOptions, NodeSpec, build_graph
+from polyarm_nodes.graph import ENVIRONMENT, PLANTS, GraphOptions, NodeSpec, build_graph
 
 DEFAULTS = GraphOptions()
 RESPAWN_DELAY = 1.0  # s
-# Several processes share few cores: one spinning OpenMP thread too many stalls them all.
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "0",
-    "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
-}
 
 # name, default, meaning, choices
 ARGUMENTS = [

@@ -7,6 +7,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -59,12 +60,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"marked {name}; run with --slow"))
 
 
-@pytest.fixture
-def ros_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A ROS domain that no other test on this machine has, set in the environment; held by a lock on a file.
-
-    Tests that are marked ``ros`` get it without asking. What such a test left running cannot be heard by the next one.
-    """
+@contextmanager
+def _claimed_domain() -> Iterator[int]:
     folder = Path(tempfile.gettempdir(), "polyarm-domains")
     folder.mkdir(exist_ok=True)
     for domain in itertools.islice(_order, len(DOMAINS)):
@@ -74,8 +71,32 @@ def ros_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         except OSError:  # another run has it
             os.close(handle)
             continue
-        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
-        yield domain
-        os.close(handle)
+        before = os.environ.get("ROS_DOMAIN_ID")
+        os.environ["ROS_DOMAIN_ID"] = str(domain)
+        try:
+            yield domain
+        finally:
+            if before is None:
+                del os.environ["ROS_DOMAIN_ID"]
+            else:
+                os.environ["ROS_DOMAIN_ID"] = before
+            os.close(handle)
         return
     pytest.fail(f"all ROS domains {DOMAINS.start} to {DOMAINS.stop - 1} are taken by other test runs")
+
+
+@pytest.fixture
+def ros_domain() -> Iterator[int]:
+    """A ROS domain that no other test on this machine has, set in the environment; held by a lock on a file.
+
+    Tests that are marked ``ros`` get it without asking. What such a test left running cannot be heard by the next one.
+    """
+    with _claimed_domain() as domain:
+        yield domain
+
+
+@pytest.fixture(scope="module")
+def module_domain() -> Iterator[int]:
+    """The same for processes that serve all tests of a module."""
+    with _claimed_domain() as domain:
+        yield domain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,14 @@ from typing import Any
 from polyarm_core.cell import cell_path, load_cell
 from polyarm_core.errors import InvalidValue, UnknownName
 from polyarm_core.scenario import ModelSpec, Scenario, load_scenario, parse_model
+
+# Several processes share few cores: one spinning OpenMP thread too many stalls them all.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "0",
+    "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
+}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from polyarm_core.errors import PolyarmError
-from polyarm_nodes.graph import NodeSpec
+from polyarm_nodes.graph import ENVIRONMENT, NodeSpec
 
 RESPAWN_DELAY = 1.0  # s before a dead process is started again
 RESPAWN_LIMIT = 20  # times; a process that dies more often has a fault that no restart mends
@@ -169,15 +169,7 @@ class Runner:
         return command
 
     def _environment(self) -> dict[str, str]:
-        # Several processes share few cores: one spinning OpenMP thread too many stalls them all.
-        defaults = {
-            "OMP_NUM_THREADS": "1",
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "GOMP_SPINCOUNT": "0",
-            "PYTHONUNBUFFERED": "1",
-            "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
-        }
-        return {**os.environ, **defaults, **self.environment}
+        return {**os.environ, **ENVIRONMENT, "PYTHONUNBUFFERED": "1", **self.environment}
 
     @staticmethod
     def _signal(popen: subprocess.Popen[bytes], number: int) -> None:

@@ -151,20 +151,9 @@ def test_what_is_malformed_is_refused_with_a_reason_and_changes_nothing(
     assert {v.decision for v in verdicts.values()} == {ArmVerdict.DECISION_ADMIT}
 
 
+# One twin and one plant serve all malformed cases: what is refused must leave no trace in them anyway.
 @pytest.fixture(scope="module")
-def module_domain() -> Any:
-    # One twin and one plant serve all malformed cases: what is refused must leave no trace in them anyway.
-    before = os.environ.get("ROS_DOMAIN_ID")
-    os.environ["ROS_DOMAIN_ID"] = str(90 + os.getpid() % 10)
-    yield
-    if before is None:
-        del os.environ["ROS_DOMAIN_ID"]
-    else:
-        os.environ["ROS_DOMAIN_ID"] = before
-
-
-@pytest.fixture(scope="module")
-def twin(module_domain: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def twin(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Any:
     out = tmp_path_factory.mktemp("twin")
     graph = specs(out, leave_out=("arm_agent", "episode_monitor"))
     with running(graph, out, check_fields=False), probe() as node:
