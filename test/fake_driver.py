@@ -215,13 +215,11 @@ class Arm:
 class FakeDriver(Node):
     """All drivers, the camera and the world."""
 
-    def __init__(self, where: dict[str, list[float]], speed: float) -> None:
+    def __init__(self, where: dict[str, list[float]]) -> None:
         super().__init__("fake_driver")
-        self._speed = speed
         self._random = np.random.default_rng(0)
         self.things = {name: _matrix(np.eye(3), xyz) for name, xyz in where.items()}
         self.arms = {name: Arm(name) for name in ARMS}
-        self.hidden: set[str] = set()
         self.blind = False
         self.violations: list[str] = []
         self.closest = math.inf
@@ -361,7 +359,7 @@ class FakeDriver(Node):
 
     def _step(self) -> None:
         now = time.monotonic()
-        dt, self._last = min((now - self._last), 0.05) * self._speed, now
+        dt, self._last = min(now - self._last, 0.05), now
         for arm in self.arms.values():
             arm.controller.step(dt)
             arm.tool = arm.kinematics.tool(arm.controller.position)
@@ -441,8 +439,8 @@ class FakeDriver(Node):
 
     def _look(self) -> None:
         for name, publisher in self._poses.items():
-            if self.blind or name in self.hidden:
-                continue
+            if self.blind:
+                return
             pose = self.things[name]
             message = PoseStamped()
             message.header.stamp = self.get_clock().now().to_msg()
@@ -477,11 +475,9 @@ class FakeDriver(Node):
 
 
 def main() -> None:
-    """``fake_driver.py '{"blue_square": [x, y, z], ...}' [--speed k]``."""
-    where = json.loads(sys.argv[1])
-    speed = float(sys.argv[3]) if len(sys.argv) > 3 and sys.argv[2] == "--speed" else 1.0
+    """``fake_driver.py '{"blue_square": [x, y, z], ...}'``: where things are at the start, m."""
     rclpy.init()
-    node = FakeDriver(where, speed)
+    node = FakeDriver(json.loads(sys.argv[1]))
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     try:

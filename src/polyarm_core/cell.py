@@ -37,9 +37,13 @@ class CellError(PolyarmError):
 
 
 class FingerJoints(_Model):
-    """Opening of a gripper from the arm's joint states: ``offset + scale * (sum of the joints)``, in m."""
+    """Opening of a gripper from joint states: ``offset + scale * (sum of the joints)``, in m.
+
+    ``topic``: where they are published, if not with the arm's.
+    """
 
     joints: Annotated[tuple[JointName, ...], Field(min_length=1)]
+    topic: Topic | None = None
     offset: float = 0.0
     scale: float = 1.0
 

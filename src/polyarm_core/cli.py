@@ -156,7 +156,7 @@ def run(
         str, typer.Option("--cell", metavar="FILE", help="Cell file (docs/real_cell.md), for --plant drivers.")
     ] = "",
     velocity_scaling: Annotated[
-        float, typer.Option(metavar="S", min=0.01, max=1.0, help="Share of the speeds of the cell, for its first runs.")
+        float, typer.Option(metavar="S", min=0.05, max=1.0, help="Share of the speeds of the cell, for its first runs.")
     ] = 1.0,
     execution: Annotated[
         Execution,

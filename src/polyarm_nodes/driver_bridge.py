@@ -34,6 +34,7 @@ from polyarm_nodes.plant_bridge import CALL_TIMEOUT, PlantBridge
 from polyarm_nodes.validation import Malformed, check_message
 
 READY_PERIOD = 0.25  # s between two looks whether the cell is complete
+MIN_SAMPLE_PERIOD = 0.005  # s between two joint states that are looked at: some drivers send 1000 a second
 HANDOVER = 0.2  # s that the last commands may take to reach the controllers
 
 
@@ -50,6 +51,14 @@ def trajectory_message(joints: tuple[str, ...], trajectory: Trajectory) -> Joint
             )
         )
     return message
+
+
+def _positions(message: JointState) -> dict[str, float]:
+    """Joint -> position. Raises Malformed."""
+    check_message(message)
+    if len(message.position) != len(message.name):
+        raise Malformed(f"{len(message.name)} names and {len(message.position)} positions")
+    return dict(zip(message.name, message.position, strict=True))
 
 
 class DriverBridge(PlantBridge):
@@ -158,8 +167,11 @@ class DriverBridge(PlantBridge):
             listen(Float64, arm.topic(arm.speed_scaling), partial(self._on_scaling, name), qos.JOINT_STATES)
         gripper = arm.gripper
         if isinstance(gripper, ParallelGripper):
-            if isinstance(gripper.state, str):
-                listen(Float64, arm.topic(gripper.state), partial(self._on_opening, name), qos.JOINT_STATES)
+            state = gripper.state
+            if isinstance(state, str):
+                listen(Float64, arm.topic(state), partial(self._on_opening, name), qos.JOINT_STATES)
+            elif state.topic is not None:
+                listen(JointState, arm.topic(state.topic), partial(self._on_fingers, name), qos.JOINT_STATES)
         elif gripper.detected is not None:
             listen(Bool, arm.topic(gripper.detected), partial(self._on_detected, name), qos.JOINT_STATES)
 
@@ -172,14 +184,13 @@ class DriverBridge(PlantBridge):
     # Samples are assigned whole; the loop's thread takes the newest at its next step.
 
     def _on_joints(self, name: str, message: JointState) -> None:
-        arm = self.plant.arms[name]
+        arm, now = self.plant.arms[name], time.monotonic()
+        wanted = self._cell.arms[name].joints
+        if arm.joint_sample is not None and now - arm.joint_sample.at < MIN_SAMPLE_PERIOD and wanted[0] in message.name:
+            return
         try:
-            check_message(message)
-            if len(message.position) != len(message.name):
-                raise Malformed(f"{len(message.name)} names and {len(message.position)} positions")
-            positions = dict(zip(message.name, message.position, strict=True))
-            known = arm.joint_sample.positions if arm.joint_sample is not None else {}
-            wanted = self._cell.arms[name].joints
+            positions = _positions(message)
+            arm.take_fingers(positions)
             if not set(wanted) & set(positions):
                 return  # of something else that publishes on the same topic: a gripper, a rail
             if missing := [joint for joint in wanted if joint not in positions]:
@@ -192,7 +203,13 @@ class DriverBridge(PlantBridge):
         velocities = {}
         if len(message.velocity) == len(message.name):
             velocities = dict(zip(message.name, message.velocity, strict=True))
-        arm.joint_sample = JointSample({**known, **positions}, velocities, time.monotonic())
+        arm.joint_sample = JointSample(positions, velocities, now)
+
+    def _on_fingers(self, name: str, message: JointState) -> None:
+        try:
+            self.plant.arms[name].take_fingers(_positions(message))
+        except Malformed as why:
+            self.refuse("malformed", f"finger joints of {name}: {why}")
 
     def _on_safety(self, name: str, message: UInt8) -> None:
         self.plant.arms[name].safety_mode = message.data

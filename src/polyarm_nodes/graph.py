@@ -204,8 +204,8 @@ def _in_cell(options: GraphOptions, scenario: Scenario) -> tuple[GraphOptions, S
         raise InvalidValue("real_time_factor", options.real_time_factor, "1 in a real cell")
     if len(options.seeds) > 1:
         raise InvalidValue("seeds", list(options.seeds), "one in a real cell: nothing puts the entities back")
-    if not 0.0 < options.velocity_scaling <= 1.0:
-        raise InvalidValue("velocity_scaling", options.velocity_scaling, "a share above 0, at most 1")
+    if not 0.05 <= options.velocity_scaling <= 1.0:
+        raise InvalidValue("velocity_scaling", options.velocity_scaling, "a share from 0.05 to 1")
     return replace(options, scenario=str(path.absolute()), use_sim_time=False), measured
 
 

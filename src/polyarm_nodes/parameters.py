@@ -107,7 +107,7 @@ DRIVER_BRIDGE: Mapping[str, Parameter] = {
     "execution": Parameter("granted", "arms of a real cell move under a lease only", choices=("granted",)),
     "lease_duration": LEASE_DURATION,
     "world_period": MUJOCO_BRIDGE["world_period"],
-    "velocity_scaling": Parameter(1.0, "share of the speeds that the cell file allows", 0.01, 1.0),
+    "velocity_scaling": Parameter(1.0, "share of the speeds that the cell file allows", 0.05, 1.0),
 }
 
 

@@ -28,6 +28,7 @@ class TrajectoryAction:
     def __init__(self, bridge: Any, arm: str, name: str) -> None:
         self._bridge = bridge
         self._arm = arm
+        self._newest = 0
         self._server = ActionServer(
             bridge,
             FollowJointTrajectory,
@@ -53,18 +54,30 @@ class TrajectoryAction:
         result = FollowJointTrajectory.Result()
         loop, arm = self._bridge.loop, self._arm
         trajectory = self._bridge.read_trajectory(arm, handle.request.trajectory)
+        self._newest += 1
+        number = self._newest
+
+        def follow(plant: Any) -> None:
+            self._bridge.commanded.add(arm)  # the lease of the action that this replaces goes on to cover it
+            plant.send_trajectory(arm, trajectory)
+
         try:
-            loop.call(lambda plant: plant.send_trajectory(arm, trajectory), timeout=CALL_TIMEOUT)
+            loop.call(follow, timeout=CALL_TIMEOUT)
         except PolyarmError as error:
             handle.abort()
             result.error_code, result.error_string = FollowJointTrajectory.Result.INVALID_GOAL, str(error)
             return result
         until = time.monotonic() + LATE
         while time.monotonic() < until:
+            if number != self._newest:
+                handle.abort()
+                result.error_code, result.error_string = FollowJointTrajectory.Result.INVALID_GOAL, "preempted"
+                return result
             state = loop.call(lambda plant: plant.trajectory_state(arm), timeout=CALL_TIMEOUT)
             if handle.is_cancel_requested or not self._bridge.may_move(arm):
                 loop.call(lambda plant: plant.hold(arm), timeout=CALL_TIMEOUT)
                 handle.canceled() if handle.is_cancel_requested else handle.abort()
+                result.error_code = FollowJointTrajectory.Result.INVALID_GOAL
                 result.error_string = "cancelled" if handle.is_cancel_requested else "the lease ended"
                 return result
             if state == "done":

@@ -23,12 +23,14 @@ pytest.importorskip("mujoco", reason="needs the plant")
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
 from harness import Probe, probe, running, specs, with_parameters
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
 from polyarm.msg import Action, ActionResult, ArmVerdict, SlotVerdict, WorldState
 from polyarm.srv import ResetWorld
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
-from trajectory_msgs.msg import JointTrajectory
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from polyarm_core.scenario import config_directory
 from polyarm_nodes import qos, topics
@@ -194,6 +196,46 @@ def test_the_same_over_actions_where_control_msgs_is_installed(tmp_path: Path) -
         assert made.truth["goals"] >= 8
 
 
+def test_a_simulated_arm_takes_goals_under_a_lease_only(tmp_path: Path) -> None:
+    pytest.importorskip("control_msgs", reason="needs control_msgs")
+    from control_msgs.action import FollowJointTrajectory
+    from rclpy.action import ActionClient
+
+    graph = specs(tmp_path, ONLY_PLANT, plant="mujoco", real_time_factor=1.0)
+    with running(graph, tmp_path) as runner, probe() as node:
+        made = Cell(node, runner, tmp_path)
+        states = node.record(JointState, "bob/joint_states", qos.JOINT_STATES)
+        name = "bob/joint_trajectory_controller/follow_joint_trajectory"
+        client = ActionClient(node.node, FollowJointTrajectory, name)
+        hand = Hand(made)
+        made.wait(lambda: bool(states) and client.server_is_ready(), "joint states and the action")
+        before = dict(zip(states[-1].name, states[-1].position, strict=True))
+        joint = next(iter(before))
+
+        def goal(target: float, seconds: int) -> Any:
+            point = JointTrajectoryPoint(positions=list({**before, joint: target}.values()))
+            point.time_from_start.sec = seconds
+            sent = client.send_goal_async(
+                FollowJointTrajectory.Goal(trajectory=JointTrajectory(joint_names=list(before), points=[point]))
+            )
+            made.wait(sent.done, "the answer")
+            return sent.result()
+
+        def result(handle: Any) -> tuple[int, str]:
+            future = handle.get_result_async()
+            made.wait(future.done, "the result")
+            return future.result().result.error_code, future.result().result.error_string
+
+        assert not goal(before[joint] + 0.2, 1).accepted
+        hand.admit("bob", "blue_square", "panel3")
+        made.wait(lambda: made.status("bob") == MOVING, "bob has a lease")
+        assert result(goal(before[joint] + 0.2, 1)) == (FollowJointTrajectory.Result.SUCCESSFUL, "")
+        assert states[-1].position[states[-1].name.index(joint)] == pytest.approx(before[joint] + 0.2, abs=0.02)
+        slow, fast = goal(before[joint], 20), goal(before[joint] + 0.1, 1)
+        assert result(slow) == (FollowJointTrajectory.Result.INVALID_GOAL, "preempted")
+        assert result(fast) == (FollowJointTrajectory.Result.SUCCESSFUL, "")
+
+
 class Hand:
     """The twin's side of the wire, played by the test: leases that last as long as the test wants."""
 
@@ -236,6 +278,12 @@ class Hand:
         self.cell.wait(lambda: self.cell.at_rest(result.arm), f"{result.arm} holds")
         self.cell.wait(lambda: self.cell.lease(result.arm) == 0, "the lease has ended")
         self.cell.wait(lambda: self.cell.status(result.arm) in (HOLDING, PROTECTIVE_STOP), "the world says so")
+
+
+def change(made: Cell, transition: int) -> None:
+    request = ChangeState.Request()
+    request.transition.id = transition
+    assert made.probe.call(ChangeState, "plant/change_state", request).success
 
 
 STOPPED, FAILED, REFUSED = ActionResult.OUTCOME_STOPPED, ActionResult.OUTCOME_FAILED, ActionResult.OUTCOME_REFUSED
@@ -291,6 +339,18 @@ def test_stops_end_in_a_hold_and_nothing_moves_before_they_are_over(tmp_path: Pa
         made.fault("blind", on=False)
         made.wait(lambda: PROTECTIVE_STOP not in [made.status(arm) for arm in ARMS], "everybody may go on")
         hand.succeeds("alice", "blue_square", "panel3")
+
+        # A bridge that is deactivated holds and hears no grant until it is active again.
+        token = hand.admit("bob", "blue_square", "panel5")
+        made.wait(lambda: made.moving("bob"), "bob moves")
+        change(made, Transition.TRANSITION_DEACTIVATE)
+        made.wait(lambda: made.at_rest("bob"), "bob holds")
+        accepted = made.arm("bob")["accepted"]
+        hand.admit("bob", "blue_square", "panel5")
+        made.probe.spin(1.5)
+        assert made.at_rest("bob") and made.arm("bob")["accepted"] == accepted
+        change(made, Transition.TRANSITION_ACTIVATE)
+        hand.stopped(token, STOPPED, "reset")
 
         # A bridge that is told to end leaves nobody under way.
         hand.admit("bob", "blue_square", "panel5")

@@ -126,7 +126,7 @@ def test_a_real_cell_is_the_same_graph_over_its_cell_file() -> None:
         ({"execution": "optimistic"}, "execution = 'optimistic' is not valid; expected 'granted' in a real cell"),
         ({"real_time_factor": 2.0}, "real_time_factor = 2.0 is not valid; expected 1 in a real cell"),
         ({"seeds": (0, 1)}, "nothing puts the entities back"),
-        ({"velocity_scaling": 0.0}, "velocity_scaling = 0.0 is not valid; expected a share above 0, at most 1"),
+        ({"velocity_scaling": 0.0}, "velocity_scaling = 0.0 is not valid; expected a share from 0.05 to 1"),
     ],
 )
 def test_what_a_real_cell_cannot_do_is_refused(options: dict[str, object], message: str) -> None:

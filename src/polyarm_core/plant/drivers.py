@@ -210,8 +210,9 @@ class DriverArm:
             cell.safety_mode or "": cell.safety_mode is None or self.safety_mode is not None,
         }
         if isinstance(gripper, ParallelGripper):
-            name = gripper.state if isinstance(gripper.state, str) else "finger joints in " + cell.joint_states
-            found[name] = self.opening_sample is not None
+            state = gripper.state
+            name = state if isinstance(state, str) else state.topic or cell.joint_states
+            found[name] = found.get(name, True) and self.opening_sample is not None
         elif gripper.detected is not None:
             found[gripper.detected] = self.detected is not None
         return [cell.topic(name) for name, there in found.items() if not there]
@@ -231,10 +232,6 @@ class DriverArm:
             elif self._measured_at:
                 self._velocities = (positions - self._positions) / max(sample.at - self._measured_at, 1e-3)
             self._positions, self._measured_at = positions, sample.at
-            gripper = self.cell.gripper
-            if isinstance(gripper, ParallelGripper) and isinstance(gripper.state, FingerJoints):
-                width = sum(sample.positions.get(name, 0.0) for name in gripper.state.joints)
-                self.opening_sample = gripper.state.offset + gripper.state.scale * width
         passed *= self.scaling
         self.time += passed
         trajectory = self._trajectory
@@ -245,6 +242,14 @@ class DriverArm:
         off = min(float(np.abs(self._positions - trajectory.sample(t)[0]).max()) for t in recent)
         if self.aborted or off > PATH_TOLERANCE:
             self._failed, self.complaint = True, self.aborted
+
+    def take_fingers(self, positions: Mapping[str, float]) -> None:
+        """Joint positions among which the finger joints may be; any thread may call it."""
+        gripper = self.cell.gripper
+        if isinstance(gripper, ParallelGripper) and isinstance(gripper.state, FingerJoints):
+            state = gripper.state
+            if all(name in positions for name in state.joints):
+                self.opening_sample = state.offset + state.scale * sum(positions[name] for name in state.joints)
 
     def senses(self) -> bool:
         """Whether the gripper itself, without the perception, may be holding something."""

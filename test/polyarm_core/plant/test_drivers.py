@@ -96,7 +96,7 @@ class Lab:
                         self.carried[name] = (thing, offset)
             self.width[name] = 0.07 if name in self.carried else target
             if name == "bob":
-                positions |= dict.fromkeys(("fr3_finger_joint1", "fr3_finger_joint2"), self.width[name] / 2)
+                arm.take_fingers(dict.fromkeys(("fr3_finger_joint1", "fr3_finger_joint2"), self.width[name] / 2))
             elif arm.index.robot.gripper == "parallel":
                 arm.opening_sample = self.width[name]
             else:
@@ -170,7 +170,9 @@ def test_reset_moves_nothing_and_needs_every_input() -> None:
         PolyarmError, match=r"nothing has come on: alice/joint_states, alice/safety_mode, .*perception/"
     ):
         lab.plant.reset(0)
+    assert "bob/joint_states" in lab.plant.missing()
     lab.run(1.2)
+    assert lab.plant.missing() == []
     things = {name: at.copy() for name, at in lab.things.items()}
     lab.plant.reset(5)
     lab.run(0.5)
