@@ -32,6 +32,10 @@ from polyarm_core.world import nearest_placement
 
 HEIGHT, DURATION = 0.3, 2.5
 """Defaults of the operator's parameters, m and s."""
+LEANING = 0.88
+"""An end on its own rope leans; it is gripped on the faces along the rope, so that matters little. Cosine."""
+DOWN = 0.05
+"""An end that is at most this far above the surface is down, m."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def plan_grasp(
     zones = planner._open_zones(arm, snapshot, planner.scene.zone_geoms if zones is None else zones)
     start = np.asarray(snapshot.joints[arm], float)
     failure = PlanFailure("unreachable", f"{arm} cannot reach {entity}")
-    for width, grasp in planner._grasps(arm, snapshot, entity, holding=False):
+    for width, grasp in planner._grasps(arm, snapshot, entity, holding=False, upright=LEANING):
         tool = matrix_of(snapshot.entities[entity]) @ np.linalg.inv(grasp)
         try:
             above, down = planner._descend(arm, tool, str(failure))
@@ -188,6 +192,41 @@ def _partners_hold(task: Task) -> bool:
     )
 
 
+def _surface(task: Task) -> float:
+    """Height of the placement at or over which the entity is, m."""
+    x, y, z = (float(value) for value in task.snapshot.entities[task.action.entity][0])
+    return task.scenario.placement(nearest_placement(task.scenario, (x, y, z))).xyz[2]
+
+
+def _settle(task: Task) -> tuple[list[Step], Task]:
+    """Let go over a placement of the arm's reach, and up; and the task as it is afterwards.
+
+    An end that is down already is let go where it is; another one goes to the nearest placement, since what is under
+    it may be anything.
+    """
+    entity, planner, arm, snapshot = task.action.entity, task.planner, task.arm, task.snapshot
+    half = planner.scene.entities[entity].half_height
+    start, target = np.asarray(snapshot.joints[arm], float), matrix_of(snapshot.entities[entity])
+    steps: list[Step] = []
+    if target[2, 3] - half - _surface(task) > DOWN:
+        reach = [np.array(task.scenario.placement(name).xyz) for name in task.scenario.arm(arm).reach]
+        nearest = min(reach, key=lambda xyz: float(np.hypot(*(xyz - target[:3, 3])[:2])))
+        target[:2, 3] = nearest[:2]
+        for height in (target[2, 3], nearest[2] + half + PLACE_GAP):
+            target[2, 3] = height
+            way = plan_straight(planner, arm, entity, start, _grasp(task, snapshot), target, snapshot, task.zones)
+            steps.append(Follow("settle", way.trajectory(way.shortest), check=Carried(entity)))
+            start = way.joints[-1]
+    up = planner._leave(arm, start)
+    after = PlanningScene(
+        {**snapshot.joints, arm: up[-1]},
+        {**snapshot.entities, entity: pose_of(target)},
+        {name: holder for name, holder in snapshot.held.items() if name != entity},
+    )
+    steps += [Open("open", entity), Follow("up", planner._trajectory(arm, up))]
+    return steps, replace(task, snapshot=after)
+
+
 class Lift:
     """``lift entity``: grip it where it stands, then raise it with the group.
 
@@ -210,7 +249,7 @@ class Lift:
         steps: list[Step] = [Step("ready", barrier=True)]
         holding = task.snapshot.held.get(entity) == arm
         if holding and not _partners_hold(task):
-            settle, task = self._settle(task)
+            settle, task = _settle(task)
             steps += settle
             holding = False
         start = np.asarray(task.snapshot.joints[arm], float)
@@ -220,37 +259,9 @@ class Lift:
             start = pick.positions[-1]
         target = matrix_of(task.snapshot.entities[entity])
         grasp = np.linalg.inv(planner.kinematics[arm].forward(start)) @ target
-        target[2, 3] = (
-            self._surface(task) + task.parameter("height", HEIGHT) + planner.scene.entities[entity].half_height
-        )
+        target[2, 3] = _surface(task) + task.parameter("height", HEIGHT) + planner.scene.entities[entity].half_height
         way = plan_straight(planner, arm, entity, start, grasp, target, task.snapshot, task.zones)
         return [*steps, Follow("lift", _in_step(task, way), check=Carried(entity), barrier=True)]
-
-    @staticmethod
-    def _surface(task: Task) -> float:
-        """Height of the placement at or over which the entity is, m."""
-        x, y, z = (float(value) for value in task.snapshot.entities[task.action.entity][0])
-        return task.scenario.placement(nearest_placement(task.scenario, (x, y, z))).xyz[2]
-
-    def _settle(self, task: Task) -> tuple[list[Step], Task]:
-        """Straight down, let go, and up again; and the task as it is afterwards."""
-        entity, planner, arm, snapshot = task.action.entity, task.planner, task.arm, task.snapshot
-        target = matrix_of(snapshot.entities[entity])
-        target[2, 3] = self._surface(task) + planner.scene.entities[entity].half_height + PLACE_GAP
-        start = np.asarray(snapshot.joints[arm], float)
-        way = plan_straight(planner, arm, entity, start, _grasp(task, snapshot), target, snapshot, task.zones)
-        up = planner._leave(arm, way.joints[-1])
-        after = PlanningScene(
-            {**snapshot.joints, arm: up[-1]},
-            {**snapshot.entities, entity: pose_of(target)},
-            {name: holder for name, holder in snapshot.held.items() if name != entity},
-        )
-        steps: list[Step] = [
-            Follow("settle", way.trajectory(way.shortest), check=Carried(entity)),
-            Open("open", entity),
-            Follow("up", planner._trajectory(arm, up)),
-        ]
-        return steps, replace(task, snapshot=after)
 
 
 class _WithEntity:
@@ -298,3 +309,11 @@ class Lower(_WithEntity):
             Follow("retreat", retreat),
             Verify("retreat", check_placed),
         ]
+
+
+class SetDown(_WithEntity):
+    """``set_down entity``: down and let go, alone; what is left to do when the partner has lost its end."""
+
+    def plan(self, task: Task) -> Sequence[Step]:
+        """Down, open, up."""
+        return _settle(task)[0]

@@ -8,7 +8,7 @@ are fixed to the handles, which are ordinary entities, so the world and the agen
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,11 +147,15 @@ def lay_rope(model: Any, data: Any, rope: RopeIndex, random: np.random.Generator
     data.qpos[rope.qpos] = points[1:-1] - rope.origins
 
 
-def rope_readings(scenario: Scenario, model: Any, data: Any, rope: RopeIndex) -> Mapping[str, float]:
-    """What the rope's sensors measure, m: see below; ``ROPE`` is the fixture's name.
+def rope_readings(
+    scenario: Scenario, model: Any, data: Any, rope: RopeIndex, held: Collection[str]
+) -> Mapping[str, float]:
+    """What the rope's sensors measure, m: see below; ``ROPE`` is the fixture's name, ``held`` what is in a gripper.
 
     * ``ROPE.lowest_end``, ``ROPE.highest_end``: height of an end's middle above the placement of its goal;
     * ``ROPE.end_offset``: the larger of the two ends' distances from their goals in the plane;
+    * ``ROPE.hanging``: height of the one end that is held above its goal's surface when the other is not held, else 0;
+    * ``END.held``: 1 for an end in a gripper, else 0;
     * ``ROPE.in_bed``: how many points of the rope rest on the floor of its bed.
     """
     goals = np.array([scenario.placements[name].xyz for name in rope.fixture.goals])
@@ -166,7 +170,10 @@ def rope_readings(scenario: Scenario, model: Any, data: Any, rope: RopeIndex) ->
     local = (points[:, :2] - np.array(bed.xyz[:2])) @ turn.T
     inside = (np.abs(local) <= np.array(bed.size[:2]) / 2).all(axis=1)
     resting = points[:, 2] - rope.fixture.radius - bed.xyz[2] <= TOUCH
+    lonely = [float(height) for end, height in zip(rope.fixture.ends, heights, strict=True) if end in held]
     return {
+        **{f"{end}.held": float(end in held) for end in rope.fixture.ends},
+        f"{rope.name}.hanging": lonely[0] if len(lonely) == 1 else 0.0,
         f"{rope.name}.lowest_end": float(heights.min()),
         f"{rope.name}.highest_end": float(heights.max()),
         f"{rope.name}.end_offset": float(np.linalg.norm((ends - goals)[:, :2], axis=1).max()),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from polyarm_core.bench.in_process import InProcessEpisode
+from polyarm_core.conditions import ConditionTracker
 from polyarm_core.constraints import STAY, Action, Declaration, Intent
 from polyarm_core.declaration import declare
 from polyarm_core.orchestrator import Decision, Rule, arbitrate
@@ -16,6 +17,7 @@ from polyarm_core.plant.lockstep import timed_path
 from polyarm_core.plant.simulation import Simulation
 from polyarm_core.plant.skills import ActionResult
 from polyarm_core.scenario import Scenario, ScenarioError, load_scenario
+from polyarm_core.world import legal_actions, observe
 
 ENDS = {"alice": "end_a", "bob": "end_b"}
 
@@ -77,6 +79,8 @@ def test_lift_carry_lower(sim: Simulation, scenario: Scenario) -> None:
     assert all(result.outcome == "succeeded" for result in finish(sim).values())
     assert sim.held_by() == {"end_a": "alice", "end_b": "bob"}
     assert sim.readings()["rope.lowest_end"] > 0.3
+    sim.go_home("alice")  # would tear the rope out of bob's gripper
+    assert finish(sim)["alice"].reason == "partner"
     hanging = sim.data.flexvert_xpos[:, 2]
     assert hanging[12] < hanging[0] - 0.03 and hanging[12] < hanging[-1] - 0.03  # a rope, not a stick
     act(sim, "carry", groove=True)
@@ -143,10 +147,35 @@ def test_a_partner_stopped_on_the_way_both_hold_and_go_on(sim: Simulation, verb:
     assert sim.held_by() == {"end_a": "alice", "end_b": "bob"}
     for end, (position, _) in sim.poses().items():
         assert np.abs(position - where[end][0]).max() < 0.01
-    for step in ("lift", "carry", "lower")[("lift", "carry").index(verb) :]:
-        act(sim, step, groove=step != "lift")
-        assert {result.outcome for result in finish(sim).values()} == {"succeeded"}, step
-    assert sim.readings()["rope.end_offset"] < 0.05 and sim.readings()["rope.in_bed"] > 15
+    act(sim, verb, groove=verb == "carry")
+    assert {result.outcome for result in finish(sim).values()} == {"succeeded"}
+    readings = sim.readings()
+    assert readings["rope.lowest_end"] > 0.3 and (verb == "lift" or readings["rope.end_offset"] < 0.05)
+    assert sim.arm_contacts == 0
+
+
+def test_an_end_is_lost_the_other_is_set_down_and_both_begin_again(sim: Simulation, scenario: Scenario) -> None:
+    def legal(arm: str) -> set[str]:
+        world = sim.world(ConditionTracker(scenario).true_now(sim.world(), sim.readings()))
+        return {action.verb for action in legal_actions(scenario, observe(scenario, world, arm)) if not action.is_stay}
+
+    assert legal("alice") == legal("bob") == {"lift"}
+    act(sim, "lift")
+    until_phase(sim, "bob", "lift")
+    sim.run(0.9)
+    sim.command_gripper("bob", 0.08)
+    results = finish(sim)
+    assert (results["bob"].outcome, results["bob"].reason) == ("failed", "slip")
+    assert (results["alice"].outcome, results["alice"].reason) == ("stopped", "partner")
+    sim.run(1.0)
+    assert sim.held_by() == {"end_a": "alice"}
+    assert legal("alice") == {"set_down"} and legal("bob") == set()
+    act(sim, "set_down", ("alice",))
+    assert finish(sim)["alice"].outcome == "succeeded"
+    assert sim.held_by() == {} and sim.readings()["rope.highest_end"] < 0.06
+    assert legal("alice") == legal("bob") == {"lift"}
+    act(sim, "lift")
+    assert {result.outcome for result in finish(sim).values()} == {"succeeded"}
     assert sim.arm_contacts == 0
 
 
