@@ -44,7 +44,7 @@ class ConditionTracker:
         for name, condition in self._scenario.conditions.items():
             if isinstance(condition, Occupied):
                 holds = any(
-                    place == condition.placement
+                    place in condition.places
                     and condition.entity in (None, entity)
                     and (condition.gripped or entity not in world.held_by)
                     for entity, place in where.items()

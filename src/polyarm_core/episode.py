@@ -311,7 +311,7 @@ class EpisodeTally:
         if success and self._succeeded is not None:
             end, sim_time = self._succeeded
         # Worlds are sampled in wall time, ends of motions are not: the same episode takes the same simulated time.
-        sim_time = max((result.sim_time for result in self._results.values()), default=sim_time)
+        sim_time = max((result.sim_time for result in self._results.values()), default=0.0) or sim_time
         reports = sorted(self._reports.values(), key=lambda r: (r.at, r.arm, r.epoch, r.sequence))
         verdicts = sorted(self._verdicts.values(), key=lambda v: (v.at, v.epoch, v.slot))
         answers = [answer for verdict in verdicts for answer in verdict.answers]

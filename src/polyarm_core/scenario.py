@@ -169,12 +169,20 @@ class Operator(_Model):
 
 
 class Occupied(_Model):
-    """True while an entity (this one, if named) stands on a placement; ``gripped``: or is near it in a gripper."""
+    """True while an entity (this one, if named) stands on a placement (or on one of several).
+
+    ``gripped``: or is near it in a gripper.
+    """
 
     kind: Literal["occupied"]
-    placement: Name
+    placement: Name | tuple[Name, ...]
     entity: Name | None = None
     gripped: bool = False
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The placements."""
+        return (self.placement,) if isinstance(self.placement, str) else self.placement
 
 
 class Produced(_Model):
@@ -443,7 +451,7 @@ class Scenario(_Model):
             literals(f"placements.{name}.legal_when", placement.legal_when)
         for name, condition in self.conditions.items():
             if isinstance(condition, Occupied):
-                known(f"conditions.{name}.placement", "placement", [condition.placement], self.placements)
+                known(f"conditions.{name}.placement", "placement", condition.places, self.placements)
                 if condition.entity is not None:
                     known(f"conditions.{name}.entity", "entity", [condition.entity], self.entities)
         literals("success.conditions", self.success.conditions)

@@ -13,9 +13,9 @@ import numpy as np
 
 from polyarm_core.errors import UnknownName
 from polyarm_core.plant.cabinet import POST_RADIUS, DoorIndex
-from polyarm_core.plant.motion import PlanFailure, Trajectory, tool_down, _wrap
+from polyarm_core.plant.motion import PlanFailure, Trajectory, _wrap, tool_down
 from polyarm_core.plant.scene import Array
-from polyarm_core.plant.skills import Close, Follow, Open, Run, SkillFailure, Step, Task, Verify
+from polyarm_core.plant.skills import Close, Follow, Home, Open, Run, SkillFailure, Step, Task, Verify
 
 DEPTH = 0.03
 """The tool's point is this far below the top of the handle when the gripper closes, m."""
@@ -61,9 +61,7 @@ class Held(Step):
 
 @dataclass
 class AtRest(Step):
-    """Wait until a door that was let go has come to rest, closed or against something, so that nobody reaches for it
-    while it still swings.
-    """
+    """Wait until a door that was let go is at rest, closed or against something: none may reach for a swinging one."""
 
     door: str
     _angle: float = field(default=math.inf, init=False)
@@ -121,7 +119,7 @@ class Hold:
 
         def tool(angle: float, up: float = 0.0) -> Array:
             top, heading = door.post(angle)
-            return tool_down(top + [0.0, 0.0, up - DEPTH], heading + flip)
+            return tool_down(top + np.array([0.0, 0.0, up - DEPTH]), heading + flip)
 
         steps: list[Step] = []
         grasp, now = tool(first), kinematics.forward(start)
@@ -170,6 +168,32 @@ class Hold:
             Follow("retreat", planner._trajectory(arm, retreat)),
             AtRest("shut", door.name),
         ]
+
+
+class HomeFromHandle(Home):
+    """The way home, which begins with letting go of a handle if the arm stands at one."""
+
+    def plan(self, task: Task) -> Sequence[Step]:
+        """Open, rise above the handle, go home; elsewhere as `Home`."""
+        planner, arm = task.planner, task.arm
+        start = np.asarray(task.snapshot.joints[arm], float)
+        pose = planner.kinematics[arm].forward(start)
+        for door in planner.scene.doors.values():
+            top, _ = door.post(task.snapshot.doors[door.name])
+            if np.linalg.norm(pose[:3, 3] - top) > DEPTH + GRASPED:
+                continue
+            pose[2, 3] += RISE
+            up = planner.kinematics[arm].line(start, pose)
+            if up is None:
+                raise PlanFailure("unreachable", f"{arm} cannot rise from the handle of {door.name}")
+            joints = {**task.snapshot.joints, arm: up[-1]}
+            home = planner.plan_home(arm, replace(task.snapshot, joints=joints), task.zones or (), task.seed)
+            return [
+                Open("release", f"the handle of {door.name}"),
+                Follow("rise", planner._trajectory(arm, up)),
+                Follow("home", home),
+            ]
+        return super().plan(task)
 
 
 def _slowed(trajectory: Trajectory, angle: float) -> Trajectory:

@@ -127,6 +127,7 @@ def matrix_of(pose: Pose) -> Array:
 
 
 def pose_of(matrix: Array) -> Pose:
+    """Position and unit quaternion of a 4x4 matrix."""
     quaternion = np.empty(4)
     mujoco.mju_mat2Quat(quaternion, np.ascontiguousarray(matrix[:3, :3]).flatten())
     return matrix[:3, 3].copy(), quaternion
@@ -414,8 +415,10 @@ class MotionPlanner:
         return dense
 
     def _leave(self, arm: str, start: Array, valid: Callable[[Array], bool] | None = None) -> list[Array]:
-        """Path out of a posture that touches something, as far as it goes: straight up to the travel height, or back
-        along a tool that does not point down, to a posture that is ``valid`` if there is one.
+        """Path out of a posture that touches something, as far as it goes.
+
+        Straight up to the travel height; or back along a tool that does not point down, to a posture that is ``valid``
+        if there is one.
         """
         kinematics = self.kinematics[arm]
         pose = kinematics.forward(start)
@@ -525,14 +528,19 @@ class MotionPlanner:
                     failure = error
         raise failure
 
-    def _grasps(self, arm: str, snapshot: PlanningScene, entity: str, holding: bool) -> list[tuple[float, Array]]:
-        """Candidate (width, pose of the entity in the tool frame), the least turned wrist first."""
+    def _grasps(
+        self, arm: str, snapshot: PlanningScene, entity: str, holding: bool, upright: float = 0.97
+    ) -> list[tuple[float, Array]]:
+        """Candidate (width, pose of the entity in the tool frame), the least turned wrist first.
+
+        Of an entity that leans so far that the cosine is below ``upright`` there is no grasp.
+        """
         item, robot = self.scene.entities[entity], self.scene.arms[arm].robot
         if holding:
             grasp = self.grasp_in_tool(arm, snapshot, entity)
             return [(0.0, grasp)]
         matrix = matrix_of(snapshot.entities[entity])
-        if matrix[2, 2] < 0.97:
+        if matrix[2, 2] < upright:
             raise PlanFailure("unreachable", f"{entity} does not stand upright")
         approach = self._approach(snapshot, entity)
         if approach is not None:
@@ -658,9 +666,14 @@ class MotionPlanner:
             clear = self._checker(arm, snapshot, zones)
             path = [*prefix[:-1], *self._connect(arm, prefix[-1], above, clear, seed), *down[1:]]
             pick = self._trajectory(arm, path)
-        above, down = self._set_down(arm, item, destination, snapshot, zones, grasp, lift[-1])
         loaded = self._checker(arm, snapshot, zones, entity, grasp)
-        carry = [*lift[:-1], *self._connect(arm, lift[-1], above, loaded, seed + 1), *down[1:]]
+        if _points_down(self.kinematics[arm].forward(lift[-1])):
+            above, down = self._set_down(arm, item, destination, snapshot, zones, grasp)
+            across = self._connect(arm, lift[-1], above, loaded, seed + 1)
+        else:
+            near = self._checker(arm, snapshot, zones, ignored=(entity,))
+            across, down = self._swing(arm, item, destination, lift[-1], grasp, loaded, near)
+        carry = [*lift[:-1], *across, *down[1:]]
         place = self._trajectory(arm, carry, carrying=True)
         # The way home must respect the entity where it stands afterwards.
         placed = dict(snapshot.entities)
@@ -681,7 +694,6 @@ class MotionPlanner:
         snapshot: PlanningScene,
         zones: Collection[str],
         grasp: Array,
-        like: Array,
     ) -> tuple[Array, list[Array]]:
         """As `_descend`, to where the entity stands on the destination, turned so that the wrist turns least."""
         _, natural = self._natural(arm, destination)
@@ -697,7 +709,7 @@ class MotionPlanner:
         near = self._checker(arm, snapshot, zones, ignored=(item.name,))
         for _, tool in options:
             try:
-                above, down = self._descend(arm, tool, str(failure), like)
+                above, down = self._descend(arm, tool, str(failure))
             except PlanFailure:
                 continue
             if all(near(q) for q in down):
@@ -705,18 +717,78 @@ class MotionPlanner:
             failure = PlanFailure("no_plan", f"{arm}: the way down to the destination is blocked")
         raise failure
 
-    def _descend(
-        self, arm: str, tool: Array, text: str, like: Array | None = None
-    ) -> tuple[Array, list[Array]]:
+    def _swing(
+        self,
+        arm: str,
+        item: EntityIndex,
+        destination: Array,
+        start: Array,
+        grasp: Array,
+        loaded: Callable[[Array], bool],
+        near: Callable[[Array], bool],
+    ) -> tuple[list[Array], list[Array]]:
+        """With a level tool: (joints around the base to above the destination, joints straight down to it).
+
+        The tool goes in cylindrical coordinates about the arm's base, so that what it carries stays upright.
+        """
+        kinematics, base = self.kinematics[arm], self.scene.arms[arm].base[:2, 3]
+        first = kinematics.forward(start)
+
+        def cylindrical(tool: Array) -> tuple[float, float, float, float]:
+            out = tool[:2, 3] - base
+            around = math.atan2(out[1], out[0])
+            return float(np.hypot(*out)), around, float(tool[2, 3]), _wrap(math.atan2(tool[1, 2], tool[0, 2]) - around)
+
+        r0, a0, z0, w0 = cylindrical(first)
+        target = np.eye(4)
+        target[:3, 3] = destination + np.array([0.0, 0.0, item.half_height + PLACE_GAP])
+        options: list[tuple[float, Array, float, float]] = []
+        for c, s in ((1, 0), (0, 1), (-1, 0), (0, -1)):
+            target[:2, :2] = [[c, -s], [s, c]]
+            tool = target @ np.linalg.inv(grasp)
+            _, a1, _, w1 = cylindrical(tool)
+            short = _wrap(a1 - a0)
+            for turn in (short, short - math.copysign(2 * math.pi, short)):
+                options.append((abs(turn) + abs(_wrap(w1 - w0)), tool, turn, _wrap(w1 - w0)))
+        options.sort(key=lambda option: round(option[0], 3))
+        failure = PlanFailure("unreachable", f"{arm} cannot bring {item.name} upright to the destination")
+        for _, tool, turn, twist in options:
+            above = tool.copy()
+            above[2, 3] = max(self.travel_height, tool[2, 3] + 0.05)
+            r1, _, z1, _ = cylindrical(above)
+            count = max(math.ceil(max(abs(turn), abs(twist)) / 0.06), math.ceil(abs(r1 - r0) / LINE_STEP), 2)
+            path = [start]
+            for k in range(1, count + 1):
+                u = k / count
+                # Up before it goes round, lest it sweeps over the table.
+                r, a, z = r0 + u * (r1 - r0), a0 + u * turn, z0 + min(2 * u, 1.0) * (z1 - z0)
+                heading = a + w0 + u * twist - math.atan2(first[1, 2], first[0, 2])
+                pose = np.eye(4)
+                pose[:2, :2] = [
+                    [math.cos(heading), -math.sin(heading)],
+                    [math.sin(heading), math.cos(heading)],
+                ]
+                pose[:3, :3] = pose[:3, :3] @ first[:3, :3]
+                pose[:3, 3] = [base[0] + r * math.cos(a), base[1] + r * math.sin(a), z]
+                joints = kinematics.inverse(pose, path[-1])
+                if joints is None or np.abs(joints - path[-1]).max() > 0.4:
+                    break
+                path.append(joints)
+            down = kinematics.line(path[-1], tool) if len(path) == count + 1 else None
+            if down is None:
+                continue
+            if all(loaded(q) for q in path[1:]) and all(near(q) for q in down):
+                return path, down
+            failure = PlanFailure("no_plan", f"{arm}: the way of {item.name} around is blocked")
+        raise failure
+
+    def _descend(self, arm: str, tool: Array, text: str) -> tuple[Array, list[Array]]:
         """(joints above the pose, joints on the straight way down); raises PlanFailure ``unreachable``."""
         kinematics = self.kinematics[arm]
         above = tool.copy()
         above[2, 3] = max(self.travel_height, tool[2, 3] + 0.05)
         seed, _ = self._natural(arm, tool[:3, 3])
-        if _points_down(tool):
-            high = kinematics.inverse(above, seed)
-        else:
-            high = next(iter(self._postures(arm, above, like)), None)
+        high = kinematics.inverse(above, seed)
         if high is None:
             raise PlanFailure("unreachable", text)
         down = kinematics.line(high, tool)

@@ -15,8 +15,8 @@ import mujoco
 import numpy as np
 import numpy.typing as npt
 
-from polyarm_core.plant.robots import TOOL_SITE, RobotModel, robot_model, robot_spec
 from polyarm_core.plant.cabinet import DoorIndex, add_cabinet, index_doors
+from polyarm_core.plant.robots import TOOL_SITE, RobotModel, robot_model, robot_spec
 from polyarm_core.plant.rope import RopeIndex, add_rope, index_rope
 from polyarm_core.plant.tools import add_tool
 from polyarm_core.scenario import (
@@ -384,4 +384,6 @@ def _index(scenario: Scenario, model: Any) -> Scene:
         for name, fixture in scenario.fixtures.items()
         if isinstance(fixture, RopeFixture)
     }
-    return Scene(scenario, model, arms, entities, arm_of_geom, entity_of_geom, zones, welds, ropes, index_doors(scenario, model))
+    return Scene(
+        scenario, model, arms, entities, arm_of_geom, entity_of_geom, zones, welds, ropes, index_doors(scenario, model)
+    )

@@ -25,9 +25,9 @@ from polyarm_core.declaration import declare
 from polyarm_core.errors import InvalidValue, PolyarmError, UnknownName
 from polyarm_core.liveness import draw_start
 from polyarm_core.plant.motion import MotionPlanner, PlanningScene, Pose, Trajectory
+from polyarm_core.plant.registry import SKILLS
 from polyarm_core.plant.rope import lay_rope, rope_readings
 from polyarm_core.plant.scene import TIMESTEP, ArmIndex, Array, Scene, build_scene
-from polyarm_core.plant.registry import SKILLS
 from polyarm_core.plant.skills import ActionResult, ArmBusy, GripperState, MotionState, SkillExecutor, Status
 from polyarm_core.plant.sweep import count_readings
 from polyarm_core.scenario import Measured, Scenario
@@ -465,7 +465,7 @@ class Simulation:
         """What the sensors of the scene measure now: sensor -> value, for the scenario's measured conditions."""
         readings: dict[str, float] = {}
         for rope in self.scene.ropes.values():
-            readings.update(rope_readings(self.scenario, self.scene.model, self.data, rope))
+            readings.update(rope_readings(self.scenario, self.scene.model, self.data, rope, self.held_by()))
         readings.update(count_readings(self.scene, self.data))
         readings.update({f"{name}.angle": angle for name, angle in self._doors().items()})
         return readings
@@ -534,7 +534,7 @@ class Simulation:
         """Bring an arm home from wherever it stands, with what it holds. Raises ArmBusy, UnknownName."""
         skill = self._skill(arm)
         self._actions += 1
-        skill.go_home(self.time, self.snapshot, zones, self._plan_seed(), tag)
+        self._note(skill.go_home(self.time, self.snapshot, zones, self._plan_seed(), tag))
 
     def _plan_seed(self) -> int:
         return (self.seed * 10007 + self._actions * 31) % (2**30)

@@ -1,12 +1,12 @@
 """Skills: what an arm does to carry out an action, as programs of steps that one state machine executes.
 
 A skill turns an action into a program: steps such as following a trajectory, closing on an entity, letting go or
-waiting (`registry.SKILLS` names the skill of each verb). ``SkillExecutor`` plans the program in the planner's worker and then
-walks through it. It knows an arm only through `ArmPort` (joint positions, a trajectory to follow, a gripper), the
-world through the `PlanningScene` that it is handed, the other arms through `Team`, and time as an argument, so that
-the same executor drives a simulated arm and a real driver. Whatever goes wrong ends in a hold where the arm is, with a
-result that says why; a later action or ``go_home`` starts from there, also with something in the gripper. Nothing is
-ever put back by itself.
+waiting (`registry.SKILLS` names the skill of each verb). ``SkillExecutor`` plans the program in the planner's worker
+and then walks through it. It knows an arm only through `ArmPort` (joint positions, a trajectory to follow, a
+gripper), the world through the `PlanningScene` that it is handed, the other arms through `Team`, and time as an
+argument, so that the same executor drives a simulated arm and a real driver. Whatever goes wrong ends in a hold where
+the arm is, with a result that says why; a later action or ``go_home`` starts from there, also with something in the
+gripper. Nothing is ever put back by itself.
 
 Two rules between arms are kept here. Conditions that an action requires to be held must be true, and whoever holds
 them must have got there, before its program is planned and while a guarded step of it runs. A step with a ``barrier``
@@ -26,7 +26,7 @@ from polyarm_core.errors import InvalidValue, PolyarmError
 from polyarm_core.plant.motion import MotionPlanner, PlanFailure, PlanningScene, Trajectory
 from polyarm_core.plant.robots import RobotModel
 from polyarm_core.plant.scene import Array
-from polyarm_core.scenario import Operator, Scenario
+from polyarm_core.scenario import Operator, RopeFixture, Scenario
 
 Status = Literal["idle", "moving", "holding", "protective_stop"]
 Outcome = Literal["succeeded", "failed", "stopped"]
@@ -156,7 +156,7 @@ Submit = Callable[[Callable[[], Any]], "Future[Any]"]
 Snapshot = Callable[[], PlanningScene]
 
 
-# -- programs -----------------------------------------------------------------------------------------------------------
+# -- programs --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -241,11 +241,13 @@ class Follow(Step):
     check: Check | None = None
 
     def enter(self, run: Run) -> None:
+        """Send the trajectory."""
         if self.opening is not None:
             run.port.command_gripper(self.opening)
         run.port.send_trajectory(self.trajectory)
 
     def tick(self, run: Run) -> bool:
+        """Whether the arm has arrived. Raises SkillFailure when it is blocked or late."""
         if self.check is not None:
             self.check(run)
         if run.since >= self.trajectory.duration and run.port.motion() == "done":
@@ -266,9 +268,11 @@ class Close(Step):
     _sensed: float = field(default=-1.0, init=False)
 
     def enter(self, run: Run) -> None:
+        """Tell the gripper to close."""
         run.port.command_gripper(0.0)
 
     def tick(self, run: Run) -> bool:
+        """Whether it has a firm grip. Raises SkillFailure ``slip``."""
         state = run.port.gripper()
         if not state.detected:
             self._sensed = -1.0
@@ -292,9 +296,11 @@ class Open(Step):
     what: str
 
     def enter(self, run: Run) -> None:
+        """Tell the gripper to open."""
         run.port.command_gripper(run.robot.opening)
 
     def tick(self, run: Run) -> bool:
+        """Whether it has let go. Raises SkillFailure ``timeout``."""
         if run.since < OPEN_TIME:
             return False
         if run.port.gripper().detected:
@@ -314,6 +320,7 @@ class Until(Step):
     check: Check | None = None
 
     def tick(self, run: Run) -> bool:
+        """Whether the wait is over. Raises SkillFailure."""
         if self.check is not None:
             self.check(run)
         if self.predicate(run):
@@ -332,6 +339,7 @@ class Verify(Step):
     check: Check
 
     def tick(self, run: Run) -> bool:
+        """Done at once. Raises SkillFailure."""
         self.check(run)
         return True
 
@@ -353,7 +361,7 @@ class Carried:
             raise SkillFailure("slip", f"{self._what} slipped out of the gripper")
 
 
-# -- skills -------------------------------------------------------------------------------------------------------------
+# -- skills ----------------------------------------------------------------------------------------------------------
 
 
 class Skill(Protocol):
@@ -441,9 +449,7 @@ class Move:
     def plan(self, task: Task) -> Sequence[Step]:
         """The whole pick and place, planned before anything moves."""
         action = task.action
-        plan = task.planner.plan_move(
-            task.arm, action.entity, action.placement, task.snapshot, task.zones, task.seed
-        )
+        plan = task.planner.plan_move(task.arm, action.entity, action.placement, task.snapshot, task.zones, task.seed)
         # What the destination requires is required to the end; what only the source does, until the entity is out.
         after = math.inf if task.scenario.placement(action.placement).requires_held else 0.0
         steps: list[Step] = []
@@ -462,7 +468,14 @@ class Home:
     """The way home from wherever the arm is, with what it holds."""
 
     def refuse(self, task: Task) -> None:
-        """Nothing stands against it."""
+        """Raises SkillFailure ``partner`` when it would pull at a rope that another arm holds."""
+        held = task.snapshot.held
+        for rope in task.scenario.fixtures.values():
+            holders = {held[end] for end in rope.ends if end in held} if isinstance(rope, RopeFixture) else set()
+            if task.arm in holders and len(holders) > 1:
+                raise SkillFailure(
+                    "partner", f"{', '.join(sorted(holders - {task.arm}))} holds the other end of a rope"
+                )
 
     def plan(self, task: Task) -> Sequence[Step]:
         """One motion."""
@@ -604,9 +617,9 @@ class SkillExecutor:
 
     def go_home(
         self, now: float, snapshot: Snapshot, zones: Collection[str] = (), seed: int = 0, tag: Any = None
-    ) -> None:
-        """Begin the way home from wherever the arm is, with what it holds. Raises ArmBusy."""
-        self.start(Action(HOME_VERB), now, snapshot, zones, seed, tag)
+    ) -> ActionResult | None:
+        """Begin the way home from wherever the arm is, with what it holds; see `start`. Raises ArmBusy."""
+        return self.start(Action(HOME_VERB), now, snapshot, zones, seed, tag)
 
     def stop(self, reason: str, now: float, text: str = "") -> ActionResult | None:
         """Stop smoothly and hold; the gripper stays as it is. Returns the result of the action that was stopped."""

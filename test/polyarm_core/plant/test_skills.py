@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +11,17 @@ import pytest
 from polyarm_core.constraints import Action
 from polyarm_core.plant.motion import MotionPlanner, MovePlan, PlanFailure, PlanningScene, Trajectory
 from polyarm_core.plant.robots import ROBOTS
-from polyarm_core.plant.skills import ActionResult, ArmBusy, GripperState, SkillExecutor
+from polyarm_core.plant.skills import (
+    HOLDER_TIME,
+    PARTNER_TIME,
+    ActionResult,
+    ArmBusy,
+    Follow,
+    GripperState,
+    SkillExecutor,
+    Step,
+    Task,
+)
 from polyarm_core.scenario import Scenario, load_scenario
 
 MOVE = Action("move", "blue_square", "pad2")
@@ -234,3 +244,90 @@ def test_another_entity_in_the_gripper_or_another_holder(bench: Bench) -> None:
     bench.held = {"blue_square": "bob"}
     result = bench.start()
     assert result is not None and (result.reason, "bob" in result.text) == ("unreachable", True)
+
+
+class Others:
+    """What the rest of the team does, as a test wants it."""
+
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+        self.complete = False
+
+    def readings(self) -> dict[str, float]:
+        return {}
+
+    def unheld(self, arm: str, conditions: Any) -> str:
+        return min(set(conditions) - self.held, default="")
+
+    def needed(self, arm: str) -> bool:
+        return False
+
+    def together(self, arm: str) -> bool:
+        return self.complete
+
+
+def with_team(bench: Bench, skills: dict[str, Any] | None = None) -> Others:
+    others, planner = Others(), cast(Any, bench.planner)
+    scenario = load_scenario("sort")
+    bench.executor = SkillExecutor("alice", scenario, bench.driver, planner, bench.submit, others, skills)
+    return others
+
+
+def test_what_is_required_is_waited_for_before_anything_is_planned(bench: Bench) -> None:
+    others = with_team(bench)
+    bench.planner.failure = PlanFailure("no_plan", "a closed door")
+    bench.executor.start(MOVE, 0.0, bench.snapshot, requires=["door_open"])
+    assert bench.run(5.0) is None
+    assert bench.executor.phase == "wait" and bench.driver.trajectory is None
+    bench.planner.failure = None
+    others.held = {"door_open"}
+    bench.run(until="pick")
+    assert bench.executor.phase == "pick"
+
+
+def test_nobody_holds_in_time(bench: Bench) -> None:
+    with_team(bench)
+    bench.executor.start(MOVE, 0.0, bench.snapshot, requires=["door_open"])
+    result = bench.run(HOLDER_TIME + 1.0)
+    assert result is not None and (result.outcome, result.reason) == ("failed", "not_held")
+    assert bench.driver.trajectory is None and bench.executor.status == "idle"
+
+
+@pytest.mark.parametrize(("seconds", "stops"), [(0.1, True), (0.5, False)])
+def test_what_is_required_is_required_until_the_entity_is_out(bench: Bench, seconds: float, stops: bool) -> None:
+    others = with_team(bench)  # the plan's lift takes 0.2 s
+    others.held = {"door_open"}
+    bench.executor.start(MOVE, 0.0, bench.snapshot, requires=["door_open"])
+    bench.run(until="place")
+    bench.run(seconds)
+    others.held = set()
+    bench.entities["blue_square"] = (-0.8, 0.5, 0.225)
+    result = bench.run()
+    assert result is not None
+    assert (result.outcome, result.reason) == (("stopped", "not_held") if stops else ("succeeded", ""))
+
+
+def test_nobody_passes_a_barrier_alone(bench: Bench) -> None:
+    class Lift:
+        def refuse(self, task: Task) -> None:
+            pass
+
+        def plan(self, task: Task) -> list[Step]:
+            return [Follow("up", line(0.0, 1.0), barrier=True), Follow("down", line(1.0, 0.0), barrier=True)]
+
+    others = with_team(bench, {"move": Lift()})
+    bench.start()
+    result = bench.run(PARTNER_TIME + 1.0)
+    assert result is not None and (result.outcome, result.reason) == ("failed", "partner")
+    assert bench.driver.trajectory is None and bench.executor.status == "idle"
+    bench.start()
+    bench.run(1.0)
+    assert bench.executor.phase == "barrier" and bench.executor.barrier == 1
+    others.complete = True
+    bench.run(until="up")
+    others.complete = False
+    assert bench.run(5.0) is None
+    assert bench.executor.phase == "barrier" and bench.executor.barrier == 2
+    others.complete = True
+    result = bench.run()
+    assert result is not None and result.outcome == "succeeded"

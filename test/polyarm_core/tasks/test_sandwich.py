@@ -102,6 +102,19 @@ def test_the_stack_stands() -> None:
         simulation.close()
 
 
+def test_a_slice_put_on_a_layer_that_nothing_carries_has_failed() -> None:
+    """The twin never grants this; asked all the same, the plant does not call it a success."""
+    simulation = Simulation(load_scenario("sandwich"), 1)
+    try:
+        slice_ = next(e for e, p in locate(simulation.scenario, simulation.world()).items() if p == "south2")
+        simulation.start_action("chad", Action("move", slice_, "layer3"))
+        assert simulation.run_until_idle(30.0)
+        assert [(r.outcome, r.reason) for r in simulation.results()] == [("failed", "slip")]
+        assert locate(simulation.scenario, simulation.world())[slice_] == "layer1"
+    finally:
+        simulation.close()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("seed", range(3))
