@@ -124,7 +124,12 @@ class Hold:
         steps: list[Step] = []
         grasp, now = tool(first), kinematics.forward(start)
         if np.linalg.norm(now[:3, 3] - grasp[:3, 3]) < GRASPED and now[:3, 1] @ grasp[:3, 1] > 0.9:
-            down = [start]
+            # The handle may lean on one finger: it must be in the middle, or only one of them would touch it.
+            line = kinematics.line(start, grasp)
+            if line is None:
+                raise PlanFailure("unreachable", f"{arm} cannot grasp the handle of {door.name} from where it stands")
+            down = line
+            steps.append(Follow("reach", planner._trajectory(arm, down), task.robot.opening))
         else:
             seed, _ = planner._natural(arm, grasp[:3, 3])
             above = kinematics.inverse(tool(first, RISE), seed)

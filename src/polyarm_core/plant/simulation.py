@@ -128,6 +128,8 @@ class _SimArm:
     def hold(self) -> None:
         if self._trajectory is not None and self._time < self._trajectory.duration:
             self._stopping = True
+        elif self.motion() == "moving":  # pressed against something at the end of its way: let go of the pressure
+            self.freeze()
 
     def freeze(self) -> None:
         """Stop at once, where the arm is."""
