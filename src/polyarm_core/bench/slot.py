@@ -23,6 +23,30 @@ from polyarm_core.errors import PolyarmError
 ENTITIES_PER_ARM = 2
 ACTION_DURATION = 0.05  # s; in real time, so that the plant sleeps while verdicts travel
 WARM_UP = 5
+# Fast DDS looks for at most 32 participants on localhost unless it is told otherwise, which takes a profile: loopback
+# only, no multicast, up to 120 participants.
+MANY = 24
+PROFILE = """<?xml version="1.0" encoding="UTF-8"?>
+<profiles xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles">
+  <transport_descriptors>
+    <transport_descriptor>
+      <transport_id>loopback</transport_id>
+      <type>UDPv4</type>
+      <interfaceWhiteList><address>127.0.0.1</address></interfaceWhiteList>
+      <maxInitialPeersRange>120</maxInitialPeersRange>
+    </transport_descriptor>
+  </transport_descriptors>
+  <participant profile_name="many" is_default_profile="true">
+    <rtps>
+      <userTransports><transport_id>loopback</transport_id></userTransports>
+      <useBuiltinTransports>false</useBuiltinTransports>
+      <builtin>
+        <initialPeersList><locator><udpv4><address>127.0.0.1</address></udpv4></locator></initialPeersList>
+      </builtin>
+    </rtps>
+  </participant>
+</profiles>
+"""
 STATISTICS = ("p10", "p50", "p90", "p99", "max")
 
 
@@ -146,6 +170,11 @@ def _measure(figures: Figures, size: int, slots: int, out: Path) -> None:
     ]
     domain = {} if "ROS_DOMAIN_ID" in os.environ else {"ROS_DOMAIN_ID": str(1 + os.getpid() % 100)}
     environment = {**domain, "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    if size > MANY:
+        profile = out / "fastdds.xml"
+        profile.write_text(PROFILE, encoding="utf-8")
+        environment["FASTRTPS_DEFAULT_PROFILES_FILE"] = str(profile)
+        environment["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"
     with Runner(traced, out, "warn", environment) as runner:
         if not runner.wait(deadline=120.0 + 5.0 * size + 0.5 * slots):
             raise SlotsLost(f"{size} agents: {episodes} episodes did not end in time")
