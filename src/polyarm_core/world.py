@@ -204,7 +204,7 @@ def legal_actions(scenario: Scenario, observation: Observation) -> tuple[Action,
 
     The operators of the task follow: an arm can do what lists it, with an entity that it sees, when its conditions are
     true. Beyond eq. 5, a destination on which the arm sees another entity is left out, and an arm that still holds an
-    entity (its last motion failed) can act on that one only.
+    entity (its last motion failed) can act on that one only, and may put it down at the nearest placement.
     """
     band = scenario.arm(observation.arm).reach
     actions = [STAY]
@@ -212,12 +212,12 @@ def legal_actions(scenario: Scenario, observation: Observation) -> tuple[Action,
         if observation.holding and entity != observation.holding:
             continue
         for destination in band:
-            free = destination not in observation.occupied or (destination == source and entity != observation.holding)
-            if (
-                free
-                and is_progress(scenario, entity, source, destination)
-                and all_true(scenario.placements[destination].legal_when, observation.conditions)
-            ):
+            held = entity == observation.holding
+            free = destination not in observation.occupied or (destination == source and not held)
+            # What an arm still holds may be put down where it is, if it has a goal: nothing else might be open to it.
+            put_down = held and destination == source and scenario.entity(entity).goal is not None
+            useful = put_down or is_progress(scenario, entity, source, destination)
+            if free and useful and all_true(scenario.placements[destination].legal_when, observation.conditions):
                 actions.append(Action(MOVE_VERB, entity, destination))
     for operator in scenario.operators:
         entity, placement = operator.entity or "", operator.placement or ""

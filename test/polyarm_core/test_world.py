@@ -171,6 +171,14 @@ def test_arm_with_something_in_hand_can_only_act_on_it() -> None:
     assert {a.entity for a in legal if not a.is_stay} == {"pink_polygon"}
 
 
+def test_what_an_arm_still_holds_can_be_put_down_where_it_is() -> None:
+    where = {"blue_square": "pad4", "pink_polygon": "panel3", "yellow_trapezoid": "panel7"}
+    held = observe(SORT, world_at(where, pink_polygon="bob"), "bob")
+    assert {str(a) for a in legal_actions(SORT, held)} == {"stay", "move pink_polygon to panel3"}
+    lying = observe(SORT, world_at(where), "bob")
+    assert all(a.entity != "pink_polygon" for a in legal_actions(SORT, lying))
+
+
 def test_zones_of_moves_that_meet_are_shared() -> None:
     assert swept_zones(SORT, "alice", ["panel1", "pad2"]) == frozenset()
     assert swept_zones(SORT, "alice", ["pad2", "panel3"]) == {"around_panel3"}
