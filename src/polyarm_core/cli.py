@@ -244,8 +244,9 @@ def run(
     episodes = _run_with_progress(options, loaded.name, console)
     figures = _run_figures(options, loaded.name, episodes, len(starts), time.monotonic() - began)
     _show(figures, console)
-    conditions = {"plant": options.plant, "grasp": loaded.grasp, "execution": options.execution}
-    console.print("   ".join(f"{key}: {value}" for key, value in {**conditions, "strategy": options.strategy}.items()))
+    console.print(
+        f"plant: {options.plant}   {loaded.assistance}   execution: {options.execution}   strategy: {options.strategy}"
+    )
     if json is not None:
         figures.write(json)
         console.print(f"figures  {json}")
@@ -522,11 +523,13 @@ def bench_ablation(
 
       polyarm bench ablation --tasks sort --seeds 0-4
     """
-    from polyarm_core.scenario import scenario_names
+    from polyarm_core.scenario import load_scenario, scenario_names
     from polyarm_core.seeds import parse_seeds
 
     chosen = scenario_names() if tasks == "all" else [part.strip() for part in tasks.split(",")]
+    assistance = [f"{task}: {load_scenario(task).assistance}" for task in chosen]
     _bench("ablation", json, tasks=chosen, seeds=parse_seeds(seeds), jobs=jobs, log=log)
+    _console().print(*assistance, sep="\n")
 
 
 @bench_app.command("llm")
@@ -590,12 +593,15 @@ def bag_info(bag: BagArgument) -> None:
 @bag_app.command("table")
 def bag_table(bag: BagArgument, json: JsonOption = None) -> None:
     """The table of episodes, counted anew from the recorded messages."""
+    from polyarm_core.bags.reader import Bag
     from polyarm_core.bags.table import bag_figures, episodes_of_bag
     from polyarm_core.bench.tables import episode_table
 
     episodes = episodes_of_bag(bag)
     console = _console()
     console.print(episode_table(episodes))
+    with Bag(bag) as opened:
+        console.print(opened.custom.get("assistance", "assistance: not recorded"))
     if json is not None:
         bag_figures(episodes).write(json)
         console.print(f"figures  {json}")

@@ -459,6 +459,13 @@ class Scenario(_Model):
             known("start.among", "entity", [entity], self.entities)
             known(f"start.among.{entity}", "placement", among, self.placements)
 
+    @property
+    def assistance(self) -> str:
+        """What physics does not do alone here, in words for tables: how things are held, and tools fixed to hands."""
+        grasp = "a weld after contact" if self.grasp == "assisted" else "friction"
+        tools = [f"{name} ({arm.tool})" for name, arm in self.arms.items() if arm.tool is not None]
+        return f"grasp: {grasp}" + (f", tools fixed to the hand: {', '.join(tools)}" if tools else "")
+
     @cached_property
     def _operator_of(self) -> dict[tuple[str, str, str, str], Operator]:
         return {

@@ -104,6 +104,7 @@ class Recorder(PolyarmNode):
                 "scenario": scenario.name,
                 # Whole, so that the bag can be drawn where the file is not, or is another one.
                 "scenario_definition": scenario.model_dump_json(),
+                "assistance": scenario.assistance,
                 "polyarm_version": version(),
                 "namespace": self.get_namespace(),
             },

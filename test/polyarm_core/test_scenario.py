@@ -27,6 +27,12 @@ def test_shared_placements_are_those_in_two_reach_bands() -> None:
     assert load_scenario("sort").shared_placements == {"panel3", "panel5"}
 
 
+def test_what_is_assisted_is_said_in_words(data: dict[str, Any]) -> None:
+    assert load_scenario("sort").assistance == "grasp: friction"
+    assert load_scenario("sweep").assistance == "grasp: friction, tools fixed to the hand: alice (dustpan), bob (broom)"
+    assert parse_scenario({**data, "grasp": "assisted"}, "test").assistance == "grasp: a weld after contact"
+
+
 def test_unknown_scenario_lists_the_valid_names() -> None:
     with pytest.raises(UnknownName, match=r"unknown scenario 'srot'; valid: .*sort"):
         load_scenario("srot")
