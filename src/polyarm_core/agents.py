@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from polyarm_core.constraints import MOVE_VERB, STAY, Action, Declaration
 from polyarm_core.declaration import declare
 from polyarm_core.errors import InvalidValue
-from polyarm_core.llm.interface import Prompt
+from polyarm_core.llm.interface import Prompt, choose
 from polyarm_core.scenario import Scenario
 from polyarm_core.world import Observation, World, WorldView, distance_to_goal
 
@@ -128,7 +128,7 @@ class ArmAgent:
         """
         if len(mean_logprobs) != len(deliberation.candidates):
             raise InvalidValue("mean_logprobs", len(mean_logprobs), f"{len(deliberation.candidates)} numbers")
-        best = max(range(len(mean_logprobs)), key=lambda i: (mean_logprobs[i], -i))
+        best = choose(mean_logprobs)
         return self._choose(deliberation, deliberation.candidates[best], decided_by, float(mean_logprobs[best]))
 
     def only_choice(self, deliberation: Deliberation) -> Choice | None:

@@ -95,27 +95,6 @@ def run(
     return figures
 
 
-def print_table(figures: Figures) -> None:
-    """Medians side by side, one row for each number type and number of threads; all from the figures."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from polyarm_core.bench.tables import format_time
-
-    columns = ("shared", "first", "one_by_one", "unshared", "slot.together", "slot.in_turn")
-    table = Table("median (p10, p90)", *columns, box=None, pad_edge=False, header_style="bold")
-    rows = dict.fromkeys(name.split(".shared.")[0] for name in figures if ".shared." in name)
-    for row in rows:
-        cells = []
-        for column in columns:
-            low, middle, high = (format_time(figures[f"{row}.{column}.{statistic}_s"]) for statistic in STATISTICS)
-            cells.append(f"{middle} ({low}, {high})")
-        table.add_row(row, *cells)
-    for shown in table.columns:
-        shown.no_wrap = True
-    Console(width=max(200, Console().width)).print(table)
-
-
 def _measure(
     figures: Figures, name: str, dtype: str, threads: int, decisions: int, step: Callable[[str], None]
 ) -> None:

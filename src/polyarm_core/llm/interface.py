@@ -113,7 +113,7 @@ class LanguageModel(Protocol):
         ...
 
 
-def choose(scores: Scores, candidates: Sequence[str], noise: float = 0.0) -> int:
+def choose(mean_logprobs: Sequence[float], noise: float = 0.0) -> int:
     """Index of the candidate with the highest mean token log-probability (eq. 6).
 
     Ties go to the candidate that comes first, so the caller's order is the tie-break. bfloat16 arithmetic moves a score
@@ -121,19 +121,18 @@ def choose(scores: Scores, candidates: Sequence[str], noise: float = 0.0) -> int
     the same on other hardware or with another batch size.
 
     Args:
-        scores: of these candidates.
-        candidates: at least one.
+        mean_logprobs: one score for each candidate, nats; at least one.
         noise: width of the band below the best score that counts as a tie, nats, >= 0.
 
     Raises:
-        InvalidValue: no candidates, not one score for each, or a negative or undefined noise.
+        InvalidValue: no scores, or a negative or undefined noise.
     """
-    if not candidates or len(candidates) != len(scores.mean_logprobs):
-        raise InvalidValue("candidates", len(candidates), f"one for each of the {len(scores.mean_logprobs)} scores")
+    if not mean_logprobs:
+        raise InvalidValue("mean_logprobs", mean_logprobs, "at least one")
     if not noise >= 0.0:
         raise InvalidValue("noise", noise, "a number >= 0")
-    threshold = max(scores.mean_logprobs) - noise
-    return next(index for index, score in enumerate(scores.mean_logprobs) if score >= threshold)
+    threshold = max(mean_logprobs) - noise
+    return next(index for index, score in enumerate(mean_logprobs) if score >= threshold)
 
 
 def check_candidates(candidates: Sequence[str]) -> list[str]:

@@ -17,7 +17,6 @@ from polyarm_core.llm.interface import (
     ModelTimeout,
     ModelUnavailable,
     Prompt,
-    Scores,
     choose,
     is_lark,
 )
@@ -27,38 +26,32 @@ from polyarm_core.scenario import ModelSpec
 values = st.lists(st.floats(-50, 0), min_size=1, max_size=12)
 
 
-def scores(numbers) -> Scores:
-    return Scores(tuple(numbers), 1, 1, 0.0)
-
-
 @given(values)
 def test_the_highest_mean_logprob_wins_and_the_first_of_equals(numbers) -> None:
-    texts = [f"action {k}" for k in range(len(numbers))]
-    chosen = choose(scores(numbers), texts)
+    chosen = choose(numbers)
     assert numbers[chosen] == max(numbers)
     assert max(numbers) not in numbers[:chosen]
 
 
 @given(values, st.floats(0, 5))
 def test_what_lies_within_the_noise_is_a_tie_that_the_callers_order_breaks(numbers, noise) -> None:
-    chosen = choose(scores(numbers), [str(k) for k in range(len(numbers))], noise)
+    chosen = choose(numbers, noise)
     assert numbers[chosen] >= max(numbers) - noise
     assert all(number < max(numbers) - noise for number in numbers[:chosen])
 
 
 def test_bfloat16_noise_does_not_change_a_choice_between_near_equals() -> None:
-    texts = ["move a to b", "move c to d"]
-    assert choose(scores([-2.00, -1.95]), texts, noise=0.07) == choose(scores([-1.95, -2.00]), texts, noise=0.07) == 0
-    assert choose(scores([-2.00, -1.90]), texts, noise=0.07) == 1
+    assert choose([-2.00, -1.95], noise=0.07) == choose([-1.95, -2.00], noise=0.07) == 0
+    assert choose([-2.00, -1.90], noise=0.07) == 1
 
 
 @pytest.mark.parametrize(
-    ("numbers", "texts", "noise"),
-    [([], [], 0.0), ([-1.0], [], 0.0), ([-1.0], ["a"], -0.1), ([-1.0], ["a"], float("nan"))],
+    ("numbers", "noise"),
+    [([], 0.0), ([-1.0], -0.1), ([-1.0], float("nan"))],
 )
-def test_a_choice_without_sense_is_refused(numbers, texts, noise) -> None:
+def test_a_choice_without_sense_is_refused(numbers, noise) -> None:
     with pytest.raises(InvalidValue):
-        choose(scores(numbers), texts, noise)
+        choose(numbers, noise)
 
 
 def test_an_agent_catches_everything_a_model_can_do_with_one_class() -> None:
@@ -86,7 +79,7 @@ def test_the_heuristic_acts_before_it_stays_and_keeps_the_order_otherwise() -> N
     model = HeuristicModel()
     texts = [" stay", " move a from p to q", " move b from p to q"]
     found = model.score(Prompt("rules", "state"), texts)
-    assert choose(found, texts) == 1
+    assert choose(found.mean_logprobs) == 1
     assert sorted(range(3), key=lambda k: -found.mean_logprobs[k]) == [1, 2, 0]
     assert model.score_batch([(Prompt("rules", "state"), texts)] * 2)[1].mean_logprobs == found.mean_logprobs
     with pytest.raises(ModelRefused):

@@ -47,7 +47,7 @@ def test_shared_prefixes_give_the_scores_of_separate_passes(model, prompt, candi
     assert cold.mean_logprobs == pytest.approx(expected, abs=FLOAT32)
     assert warm.mean_logprobs == pytest.approx(expected, abs=FLOAT32)
     assert model.score_unshared(prompt, candidates).mean_logprobs == pytest.approx(expected, abs=FLOAT32)
-    assert choose(warm, candidates) == expected.index(max(expected))
+    assert choose(warm.mean_logprobs) == expected.index(max(expected))
     assert warm.candidate_tokens == sum(len(model.answer_tokens(prompt, text.strip())) for text in candidates)
 
 
