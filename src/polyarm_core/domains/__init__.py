@@ -1,0 +1,1 @@
+"""Domains: worlds in which agents execute chains (Overcooked, arms, a small MOBA)."""
