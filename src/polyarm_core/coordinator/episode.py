@@ -1,0 +1,377 @@
+"""One episode with a coordinator: plan, execute, disturb, notice, correct (SyncPlan, Algorithm 1).
+
+A frame: events that are due change the state; the executor and the staleness detector look at it; where the policy asks
+for it the plan is repaired or replaced, once at most; then every agent acts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, get_args
+
+from polyarm_core.chains.executor import DETECTION_KINDS, ChainExecutor, Detection
+from polyarm_core.chains.terms import Action, Plan
+from polyarm_core.coordinator.interface import Coordinator, PlanRequest
+from polyarm_core.coordinator.repair import Repair
+from polyarm_core.coordinator.search import Situated
+from polyarm_core.domains.interface import Domain
+from polyarm_core.errors import InvalidValue, UnknownName
+
+if TYPE_CHECKING:
+    from polyarm_core.psd.detector import StalenessDetector
+
+State = TypeVar("State", bound=Hashable)
+
+Policy = Literal["never", "stall", "interval", "detector"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+RETRY = 4  # frames after which a coordinator without an answer, or with the same failed one, is asked again
+
+
+class ScheduledEvent(Protocol):
+    """A disturbance that was drawn beforehand."""
+
+    @property
+    def name(self) -> str:
+        """Of the disturbance."""
+        ...
+
+    @property
+    def frame(self) -> int:
+        """First frame in which it may happen."""
+        ...
+
+    @property
+    def draw(self) -> float:
+        """Chooses victim and place."""
+        ...
+
+    @property
+    def deferred(self) -> bool:
+        """Where it does not apply in that frame, it waits for the first one where it does; else it is dropped."""
+        ...
+
+
+class Steps(Protocol):
+    """What carries out steps instead of the domain, e.g. a package or a robot."""
+
+    def step(self, state: Any, controls: Sequence[int]) -> Any:
+        """The next state."""
+        ...
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """A plan that was asked for.
+
+    Attributes:
+        frame: in which.
+        reason: as in a request.
+        source: ``coordinator`` or ``repair``.
+        plan: None where there was none, or one that had failed before from the same state.
+        text: of the answer.
+        seconds: wall clock time.
+        prompt_tokens, tokens: of a model.
+        error: why there is no plan.
+        cause: what was found, in words.
+    """
+
+    frame: int
+    reason: str
+    source: Literal["coordinator", "repair"]
+    plan: Plan | None
+    text: str = ""
+    seconds: float = 0.0
+    prompt_tokens: int = 0
+    tokens: int = 0
+    error: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True)
+class Episode(Generic[State]):
+    """What happened.
+
+    Attributes:
+        success: the task was done within the horizon.
+        frames: until then; the horizon otherwise.
+        plans: every plan that was asked for, in order; the first is the one of the start.
+        detections: of the executor, in order; their frames are those of the episode.
+        stale: frames in which the detector was above its threshold.
+        events: (frame, name) of the disturbances that happened.
+        moves: movement primitives (steps and turns) by agent.
+        actions: finished actions by agent.
+        planning_seconds: of coordinator and repair.
+        detecting_seconds: of the staleness detector.
+        execution_seconds: everything else.
+        states: of every frame, the last one included, before the events of that frame; empty unless asked for.
+        remaining: plan that was left at the beginning of every frame; empty unless asked for.
+    """
+
+    success: bool
+    frames: int
+    plans: tuple[PlanRecord, ...]
+    detections: tuple[Detection, ...]
+    stale: tuple[int, ...]
+    events: tuple[tuple[int, str], ...]
+    moves: tuple[int, ...]
+    actions: tuple[int, ...]
+    planning_seconds: float
+    detecting_seconds: float
+    execution_seconds: float
+    states: tuple[State, ...] = ()
+    remaining: tuple[Plan, ...] = ()
+
+    @property
+    def calls(self) -> int:
+        """Calls of the coordinator."""
+        return sum(record.source == "coordinator" for record in self.plans)
+
+    @property
+    def repairs(self) -> int:
+        """Repairs that gave a plan: calls of the coordinator that were saved."""
+        return sum(record.source == "repair" and record.plan is not None for record in self.plans)
+
+    @property
+    def deadlocks(self) -> int:
+        """Cycles of waits."""
+        return sum(detection.kind == "deadlock" for detection in self.detections)
+
+
+def run_episode(
+    domain: Domain[State],
+    coordinator: Coordinator[State],
+    detector: StalenessDetector | None = None,
+    schedule: Sequence[ScheduledEvent] = (),
+    *,
+    repair: Repair[State] | None = None,
+    policy: Policy = "detector",
+    interval: int = 8,
+    plant: Steps | None = None,
+    horizon: int | None = None,
+    start: State | None = None,
+    seed: int = 0,
+    trace: bool = False,
+) -> Episode[State]:
+    """Run one episode.
+
+    Args:
+        domain: world and rules.
+        coordinator: makes plans.
+        detector: says when the rest of a plan is stale; only used with the policy ``detector``.
+        schedule: events, drawn beforehand.
+        repair: tried before the coordinator.
+        policy: when the plan is corrected: ``never``; on what the executor finds (``stall``: deadlock, stall, no
+            progress, end of all chains); on that and every ``interval`` frames; on that and on the ``detector``.
+        interval: frames between two plans of the policy ``interval``.
+        plant: carries out the steps; the domain by default.
+        horizon: frames; the domain's by default.
+        start: first state; the domain's own by default.
+        seed: of the domain's first state.
+        trace: keep states and remaining plans.
+
+    Raises:
+        UnknownName: no such policy.
+        InvalidValue: interval below 1.
+    """
+    if policy not in POLICIES:
+        raise UnknownName("policy", policy, POLICIES)
+    if interval < 1:
+        raise InvalidValue("interval", interval, "at least 1 frame")
+    run = _Run(domain, coordinator, detector if policy == "detector" else None, repair)
+    begin = time.perf_counter()
+    state = domain.start(seed) if start is None else start
+    limit = domain.horizon if horizon is None else horizon
+    carrier: Steps = domain if plant is None else plant
+    pending = list(schedule)
+    events: list[tuple[int, str]] = []
+    moves, actions = [0] * len(domain.agents), [0] * len(domain.agents)
+    states: list[State] = []
+    lefts: list[Plan] = []
+    frame = 0
+    while not domain.succeeded(state) and frame < limit:
+        if trace:
+            states.append(state)
+        state, happened, pending = _disturbed(domain, state, pending, frame)
+        events += [(frame, name) for name in happened]
+        run.frame = frame
+        if happened:
+            run.changed()
+        if frame == 0:
+            run.ask(state, "start", "")
+        else:
+            run.look(state)
+            reason, cause, agents = run.trouble(frame % interval == 0 if policy == "interval" else False)
+            if reason and policy != "never":
+                run.correct(state, reason, cause, agents)
+        executor = run.executor
+        if trace:
+            lefts.append(executor.remaining())
+        intents = executor.intents(state)
+        pointers = executor.pointers()
+        controls = domain.control(state, intents)
+        after: State = carrier.step(state, controls)
+        run.take(executor.advance(state, controls, after))
+        for i, passed in enumerate(executor.pointers()):
+            actions[i] += passed > pointers[i] and isinstance(intents[i], Action)
+            moves[i] += _moved(domain, controls[i])
+        state = after
+        frame += 1
+    seconds = time.perf_counter() - begin
+    if trace:
+        states.append(state)
+    return Episode(
+        success=domain.succeeded(state),
+        frames=frame,
+        plans=tuple(run.plans),
+        detections=tuple(run.detections),
+        stale=tuple(run.stale),
+        events=tuple(events),
+        moves=tuple(moves),
+        actions=tuple(actions),
+        planning_seconds=run.planning,
+        detecting_seconds=run.detecting,
+        execution_seconds=seconds - run.planning - run.detecting,
+        states=tuple(states),
+        remaining=tuple(lefts),
+    )
+
+
+def _disturbed(
+    domain: Domain[State], state: State, pending: Sequence[ScheduledEvent], frame: int
+) -> tuple[State, list[str], list[ScheduledEvent]]:
+    """State after the events that are due, their names, and what is still pending."""
+    happened, still = [], []
+    for event in pending:
+        after = domain.disturb(state, event.name, event.draw) if event.frame <= frame else None
+        if after is not None:
+            state = after
+            happened.append(event.name)
+        elif event.frame > frame or event.deferred:
+            still.append(event)
+    return state, happened, still
+
+
+def _moved(domain: Domain[Any], control: int) -> bool:
+    """Whether a control is a movement; a domain that does not say has none to count."""
+    return control in getattr(domain, "movements", ())
+
+
+class _Run(Generic[State]):
+    """The part of an episode that notices and corrects."""
+
+    def __init__(
+        self,
+        domain: Domain[State],
+        coordinator: Coordinator[State],
+        detector: StalenessDetector | None,
+        repair: Repair[State] | None,
+    ) -> None:
+        self._domain, self._coordinator, self._detector, self._repair = domain, coordinator, detector, repair
+        self.executor: ChainExecutor[State] = ChainExecutor(domain, Plan(()))
+        self.frame = 0
+        self.plans: list[PlanRecord] = []
+        self.detections: list[Detection] = []
+        self.stale: list[int] = []
+        self.planning = self.detecting = 0.0
+        self._found: list[Detection] = []  # not acted upon yet
+        self._is_stale = False
+        self._history: list[str] = []
+        self._running: tuple[Plan | None, Hashable] = (None, None)  # the plan, and the situation in which it was made
+        self._failed: set[tuple[Plan | None, Hashable]] = set()  # such pairs that came to nothing
+        self._retry = -1  # frame in which a coordinator that gave nothing is asked again
+
+    def changed(self) -> None:
+        """Something happened: an old failure says nothing about what works now."""
+        self._failed.clear()
+        self._retry = self.frame if self._retry >= 0 else -1
+
+    def look(self, state: State) -> None:
+        """What executor and detector find in the state of this frame."""
+        self.take(self.executor.check(state))
+        if self._detector is not None:
+            begin = time.perf_counter()
+            probability = self._detector.observe(state, self.executor.remaining())
+            self.detecting += time.perf_counter() - begin
+            self._is_stale = probability > self._detector.threshold
+            if self._is_stale:
+                self.stale.append(self.frame)
+
+    def take(self, detections: Sequence[Detection]) -> None:
+        """Remember what was found."""
+        self.detections += detections
+        self._found += detections
+
+    def trouble(self, due: bool) -> tuple[str, str, tuple[str, ...]]:
+        """(reason, cause in words, agents) for a correction; an empty reason = none."""
+        if self._found:
+            first, self._found = self._found[0], []
+            return first.kind, first.reason, first.agents
+        if self._is_stale:
+            return "stale", "the world has changed", ()
+        if self._retry >= 0 and self.frame >= self._retry:
+            return self.plans[-1].reason, "there was no new plan", ()
+        return ("interval", "", ()) if due else ("", "", ())
+
+    def correct(self, state: State, reason: str, cause: str, agents: Sequence[str]) -> None:
+        """Mend the plan or replace it."""
+        remaining = self.executor.remaining()
+        if self._repair is not None and reason not in ("interval", "chain_end") and self._retry < 0:
+            begin = time.perf_counter()
+            plan = self._repair.patch(remaining, state, agents)
+            seconds = time.perf_counter() - begin
+            self.planning += seconds
+            error = "" if plan is not None else "no patch is good enough"
+            self.plans.append(PlanRecord(self.frame, reason, "repair", plan, "", seconds, error=error, cause=cause))
+            if plan is not None:
+                self._execute(plan, state)
+                return
+        self.ask(state, reason, cause)
+
+    def ask(self, state: State, reason: str, cause: str) -> None:
+        """Ask the coordinator, and execute what it answers unless that has just failed here."""
+        previous = None if reason == "start" else self.executor.remaining()
+        if reason in DETECTION_KINDS:
+            self._failed.add(self._running)
+        if cause:
+            self._history.append(f"frame {self.frame}: {cause}")
+        begin = time.perf_counter()
+        request = PlanRequest(state, reason, previous, tuple(self._history), self.frame)
+        answer = self._coordinator.plan(request)
+        seconds = max(answer.seconds, time.perf_counter() - begin)
+        self.planning += seconds
+        plan, error = answer.plan, answer.error
+        if plan is not None and (plan, self._situation(state)) in self._failed:
+            plan, error = None, "the same plan from the same state has failed before"
+            self._history.append(f"frame {self.frame}: {error}")
+        self.plans.append(
+            PlanRecord(
+                self.frame,
+                reason,
+                "coordinator",
+                plan,
+                answer.text,
+                seconds,
+                answer.prompt_tokens,
+                answer.tokens,
+                error,
+                cause,
+            )
+        )
+        if plan is None:
+            self._retry = self.frame + RETRY
+            return
+        self._execute(plan, state)
+
+    def _situation(self, state: State) -> Hashable:
+        return self._domain.situation(state) if isinstance(self._domain, Situated) else state
+
+    def _execute(self, plan: Plan, state: State) -> None:
+        self._running = (plan, self._situation(state))
+        self._retry = -1
+        self._is_stale = False
+        self._found = []
+        self.executor.replace(plan)
+        if self._detector is not None:
+            self._detector.reset(plan)

@@ -1,0 +1,223 @@
+"""A language model as coordinator: one call, one joint plan; checked before anybody sees it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, get_args
+
+from polyarm_core.chains.live_grammar import live_grammar
+from polyarm_core.chains.parser import ChainSyntaxError, parse_plan
+from polyarm_core.chains.terms import Action, Plan
+from polyarm_core.chains.validation import MAX_STEPS, validate
+from polyarm_core.coordinator.interface import Coordinator, PlanAnswer, PlanRequest, State
+from polyarm_core.coordinator.prompts import REJECTED, Variant, compact_state, coordinator_prompt
+from polyarm_core.domains.interface import ActionTemplate, Domain
+from polyarm_core.errors import InvalidValue, UnknownName
+from polyarm_core.llm.interface import LanguageModel, ModelError
+
+Decoding = Literal["constrained", "free"]
+DECODINGS: tuple[Decoding, ...] = get_args(Decoding)
+
+MAX_TOKENS = 400  # of an answer; two chains of sixteen steps have about 350
+RETRIES = 1  # of one call, each shown what was wrong
+SHOWN = 400  # characters of an error that the model is shown
+FAILURES = ("deadlock", "stall", "no_progress", "chain_end")  # reasons that the old plan is to blame for
+
+
+@dataclass
+class ModelUse:
+    """Counts over the life of a coordinator.
+
+    Attributes:
+        calls: requests for a plan.
+        outputs: texts that the model wrote, retries included.
+        syntax, semantic: outputs that could not be read, or name what is not there.
+        repeated: valid outputs that repeat a plan that has just failed.
+        unplanned: requests for which the model gave no plan at all.
+        fallbacks: of those, how many the fallback answered.
+        model_errors: attempts in which the model gave no text.
+        seconds, prompt_tokens, tokens: sums over all outputs.
+    """
+
+    calls: int = 0
+    outputs: int = 0
+    syntax: int = 0
+    semantic: int = 0
+    repeated: int = 0
+    unplanned: int = 0
+    fallbacks: int = 0
+    model_errors: int = 0
+    seconds: float = 0.0
+    prompt_tokens: int = 0
+    tokens: int = 0
+
+    @property
+    def invalid_share(self) -> float:
+        """Share of outputs that were no valid plan; 0 before the first."""
+        return (self.syntax + self.semantic) / self.outputs if self.outputs else 0.0
+
+
+class ModelCoordinator(Generic[State]):
+    """Implements ``Coordinator`` with a language model.
+
+    An output becomes a plan only if it can be read, is valid in the state of the request, and is not the plan that has
+    just failed: the one whose rest is being replaced for a failure, or one that was made before in a state that reads
+    the same. Otherwise the model is asked once more and shown what was wrong. When constrained decoding repeats a
+    failed plan, the first action of one agent, the agents in turn, is no longer offered to it in this state, so that
+    the next attempt must differ.
+
+    Args:
+        domain: in which the plans are made.
+        model: writes them.
+        variant: of the prompt.
+        decoding: ``constrained`` by a grammar made from the live state, so that every finished output is valid, or
+            ``free``.
+        max_tokens: of an output; one that is cut off is no plan.
+        fallback: answers when the model has no plan; agents keep working while a model is down.
+        retries: further attempts after an output that is no use.
+        max_steps: longest chain.
+        name: as in tables.
+
+    Attributes:
+        use: counts.
+        last_retries: attempts beyond the first in the last call.
+
+    Raises:
+        UnknownName: no such decoding.
+        InvalidValue: a negative number of retries.
+    """
+
+    def __init__(
+        self,
+        domain: Domain[State],
+        model: LanguageModel,
+        *,
+        variant: Variant = "base",
+        decoding: Decoding = "constrained",
+        max_tokens: int = MAX_TOKENS,
+        fallback: Coordinator[State] | None = None,
+        retries: int = RETRIES,
+        max_steps: int = MAX_STEPS,
+        name: str = "model",
+    ) -> None:
+        if decoding not in DECODINGS:
+            raise UnknownName("decoding", decoding, DECODINGS)
+        if retries < 0:
+            raise InvalidValue("retries", retries, "0 or more")
+        self.domain = domain
+        self.model = model
+        self.variant = variant
+        self.decoding = decoding
+        self.max_tokens = max_tokens
+        self.fallback = fallback
+        self.retries = retries
+        self.max_steps = max_steps
+        self.name = name
+        self.use = ModelUse()
+        self.last_retries = 0
+        # Of this episode, by the text of the state:
+        self._made: set[tuple[str, Plan]] = set()
+        self._banned: dict[str, set[tuple[str, Action]]] = {}
+
+    def plan(self, request: PlanRequest[State]) -> PlanAnswer:
+        """A plan by the model, else by the fallback, else none with the reasons of every attempt."""
+        started = time.perf_counter()
+        self.use.calls += 1
+        if request.reason == "start":
+            self._made.clear()
+            self._banned.clear()
+        history, errors = request.history, []
+        text, prompt_tokens, tokens = "", 0, 0
+        here = "\n".join(compact_state(self.domain, request.state))
+        for attempt in range(1 + self.retries):
+            self.last_retries = attempt
+            prompt = coordinator_prompt(self.domain, replace(request, history=history), self.variant)
+            try:
+                grammar = self._grammar(request.state, here) if self.decoding == "constrained" else None
+                generation = self.model.generate(prompt, grammar=grammar, max_tokens=self.max_tokens)
+            except ModelError as error:
+                self.use.model_errors += 1
+                errors.append(str(error))
+                break  # asking at once again helps nobody
+            text = generation.text.strip()
+            self.use.outputs += 1
+            self.use.seconds += generation.seconds
+            self.use.prompt_tokens += generation.prompt_tokens
+            self.use.tokens += generation.tokens
+            prompt_tokens += generation.prompt_tokens
+            tokens += generation.tokens
+            plan, error_text = self._read(text, request)
+            if plan is not None and not self._has_failed(plan, request, here):
+                self._made.add((here, plan))
+                return PlanAnswer(plan, text, time.perf_counter() - started, prompt_tokens, tokens)
+            if plan is not None:
+                self.use.repeated += 1
+                error_text = "this plan has just failed, make another one"
+                self._ban(plan, here)
+            elif not generation.finished:
+                error_text = f"cut off after {generation.tokens} tokens; {error_text}"
+            errors.append(error_text)
+            history = (*request.history, f"{REJECTED}: {error_text[:SHOWN]}")
+        self.use.unplanned += 1
+        reason = "; then: ".join(errors)
+        if self.fallback is not None:
+            self.use.fallbacks += 1
+            answer = self.fallback.plan(request)
+            error_text = answer.error and f"{reason}; fallback {self.fallback.name}: {answer.error}"
+            return PlanAnswer(
+                answer.plan,
+                answer.text,
+                time.perf_counter() - started,
+                prompt_tokens + answer.prompt_tokens,
+                tokens + answer.tokens,
+                error_text,
+            )
+        return PlanAnswer(None, text, time.perf_counter() - started, prompt_tokens, tokens, reason)
+
+    def _read(self, text: str, request: PlanRequest[State]) -> tuple[Plan | None, str]:
+        """The valid plan in a text, or why there is none."""
+        try:
+            plan = parse_plan(text, self.domain.agents)
+        except ChainSyntaxError as error:
+            self.use.syntax += 1
+            return None, str(error)
+        problems = validate(plan, self.domain, request.state, self.max_steps)
+        if problems:
+            self.use.semantic += 1
+            return None, "; ".join(map(str, problems))
+        return plan, ""
+
+    def _has_failed(self, plan: Plan, request: PlanRequest[State], here: str) -> bool:
+        return request.reason in FAILURES and (plan == request.previous or (here, plan) in self._made)
+
+    def _ban(self, plan: Plan, here: str) -> None:
+        """Keep the first action of one agent out of the next plans for this state."""
+        banned = self._banned.setdefault(here, set())
+        heads = [
+            (agent, next((step for step in chain if isinstance(step, Action)), None)) for agent, chain in plan.chains
+        ]
+        acting = [(agent, head) for agent, head in heads if head is not None]
+        if acting:
+            banned.add(acting[len(banned) % len(acting)])
+
+    def _grammar(self, state: Any, here: str) -> str:
+        return live_grammar(_Without(self.domain, self._banned.get(here, set())), state, self.max_steps)
+
+
+class _Without:
+    """A domain that does not offer certain actions to certain agents."""
+
+    def __init__(self, domain: Domain[Any], banned: set[tuple[str, Action]]) -> None:
+        self._domain = domain
+        self._banned = banned
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._domain, name)
+
+    def arguments(self, state: Any, agent: str, template: ActionTemplate) -> tuple[tuple[str, ...], ...]:
+        return tuple(
+            arguments
+            for arguments in self._domain.arguments(state, agent, template)
+            if (agent, Action(template.name, arguments)) not in self._banned
+        )
