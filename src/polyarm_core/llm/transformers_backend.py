@@ -255,10 +255,13 @@ class TransformersModel:
                 if token is None or token in ends:
                     finished = True
                     break
-                written.append(token)
                 pending = [token]
+                if constraint is not None:  # what can only follow costs no pass of its own
+                    pending += constraint.forced()
+                written += pending
             else:
-                finished = constraint is not None and constraint.complete
+                finished = constraint is not None and constraint.complete and len(written) <= max_tokens
+                del written[max_tokens:]
         return Generation(
             text=self.detokenize(written),
             prompt_tokens=len(tokens),
@@ -432,6 +435,13 @@ class _Constraint:
         if self._matcher.is_error() or not self._matcher.consume_token(token):
             raise ModelError(f"the grammar's matcher failed: {self._matcher.get_error()}")
         return token
+
+    def forced(self) -> list[int]:
+        """Tokens that must follow, whatever the model thinks; they are taken as written."""
+        tokens: list[int] = self._matcher.compute_ff_tokens()
+        if tokens and not self._matcher.consume_tokens(tokens):
+            raise ModelError(f"the grammar's matcher failed: {self._matcher.get_error()}")
+        return tokens
 
 
 def _attends_to_everything(config: Any) -> bool:
