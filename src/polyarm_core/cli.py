@@ -526,10 +526,73 @@ def bench_ablation(
     from polyarm_core.scenario import load_scenario, scenario_names
     from polyarm_core.seeds import parse_seeds
 
-    chosen = scenario_names() if tasks == "all" else [part.strip() for part in tasks.split(",")]
+    chosen = scenario_names() if tasks == "all" else _names(tasks)
     assistance = [f"{task}: {load_scenario(task).assistance}" for task in chosen]
     _bench("ablation", json, tasks=chosen, seeds=parse_seeds(seeds), jobs=jobs, log=log)
     _console().print(*assistance, sep="\n")
+
+
+@bench_app.command("overcooked")
+def bench_overcooked(
+    methods: Annotated[
+        str, typer.Option(metavar="LIST", help="Methods, e.g. greedy,search+closed+repair (docs/overcooked.md).")
+    ] = "greedy,greedy_aware,search+closed+repair",
+    layouts: Annotated[
+        str, typer.Option(metavar="LIST", help="Layouts or the paper's names.")
+    ] = "Coordination,Ring,Symmetric",
+    settings: Annotated[
+        str, typer.Option(metavar="LIST", help="standard, dynamic, held_out, O1 to O5, rateP.")
+    ] = "standard,dynamic",
+    seeds: SeedsOption = "0-199",
+    plant: Annotated[
+        str, typer.Option(metavar="NAME", help="What carries steps out: package (overcooked_ai) or own.")
+    ] = "package",
+    jobs: Annotated[int, typer.Option(min=1, help="Trials that are played at the same time.")] = 1,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keeps the trials; a second call goes on from there.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write a page with tables and plots of all trials in the log.")
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """SyncPlan and others in the kitchen: success, frames, steps, run time, on the same events for every method.
+
+    Examples:
+
+      polyarm bench overcooked --seeds 0-19
+
+      polyarm bench overcooked --methods search+never,search+oracle --layouts Ring --settings dynamic --seeds 0-49
+    """
+    from polyarm_core.seeds import parse_seeds
+
+    _bench(
+        "overcooked",
+        json,
+        methods=_names(methods),
+        layouts=_names(layouts),
+        settings=_names(settings),
+        seeds=parse_seeds(seeds),
+        plant=plant,
+        jobs=jobs,
+        log=log,
+        page=page,
+    )
+
+
+@bench_app.command("film")
+def bench_film(
+    layout: Annotated[str, typer.Option(metavar="NAME", help="Layout or the paper's name.")] = "Coordination",
+    method: Annotated[str, typer.Option(metavar="NAME", help="A method with chains.")] = "search+closed+repair",
+    setting: Annotated[str, typer.Option(metavar="NAME", help="As of `polyarm bench overcooked`.")] = "dynamic",
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the trial.")] = 0,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The film, a .gif.")] = Path("overcooked.gif"),
+) -> None:
+    """A film of one trial in the kitchen, with chains, waits, events and corrections drawn beside it."""
+    from polyarm_core.bench.overcooked.film import write_film
+
+    frames = write_film(method, layout, setting, seed, out)
+    _console().print(f"film     {out} ({frames} frames)")
 
 
 @bench_app.command("llm")
@@ -556,6 +619,10 @@ def bench_llm(
         threads=_numbers("--threads", threads),
         dtypes=tuple(part.strip() for part in dtypes.split(",")),
     )
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
 
 
 def _bench(name: str, json: Path | None, **options: object) -> None:
