@@ -313,6 +313,10 @@ class ChainExecutor(Generic[State]):
             self._silent = silent
             self._dirty = True
 
+    def recheck(self) -> None:
+        """Look at every wait and action in the next frame, as after an event: the world may have changed unseen."""
+        self._recheck = self.frame
+
     def copy(self) -> ChainExecutor[State]:
         """An independent executor at the same point, for a roll-out."""
         twin: ChainExecutor[State] = ChainExecutor.__new__(ChainExecutor)
@@ -580,14 +584,15 @@ class ChainExecutor(Generic[State]):
             elif targets and len(targets) + len(hopeless) == len(wait.atoms):
                 wanted[agent] = {at: tuple(dict.fromkeys(targets))}
             # Else a condition that may still come true is a way out of ``|``: no claim on anybody.
+        # First everything that no longer holds, of all agents: a new claim must not meet an old one of somebody else.
         for agent in self.domain.agents:
             new, old = wanted.get(agent, {}), self._graph.claims(agent)
-            if new == old:
-                continue
-            for key in [key for key in old if key not in new]:
+            for key in [key for key, others in old.items() if new.get(key) != others]:
                 self._graph.discard(agent, key)
+        for agent, new in wanted.items():
+            old = self._graph.claims(agent)
             for key, others in new.items():
-                if old.get(key) != others:
+                if key not in old:
                     deadlock = self._graph.add(agent, key, others)
                     if deadlock is not None:
                         self._report_deadlock(deadlock)

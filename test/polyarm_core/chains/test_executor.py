@@ -432,6 +432,20 @@ def test_an_alternative_that_time_can_bring_about_is_a_way_out() -> None:
     assert [d.kind for d in found] == ["deadlock"]
 
 
+def test_a_hand_over_of_waits_in_one_frame_is_no_deadlock() -> None:
+    """Agent 1 begins to wait for agent 2 in the frame in which agent 2's wait for agent 1 ends."""
+    executor = ChainExecutor(DOMAIN, plan((go(1), wait(done(2, 2))), (wait(done(1, 1)), go(3))))
+    state, kinds = DOMAIN.start(0), []
+    for _ in range(12):
+        intents = executor.intents(state)
+        controls = DOMAIN.control(state, intents)
+        after = DOMAIN.step(state, controls)
+        kinds += [detection.kind for detection in executor.advance(state, controls, after)]
+        state = after
+    assert "deadlock" not in kinds
+    assert executor.finished
+
+
 def test_a_deadlock_tells_its_cycle_in_words() -> None:
     chains = plan((go(0), wait(done(2, 2)), go(1)), (go(2), wait(done(3, 1))), (wait(done(1, 3)),))
     (found,) = detections(ChainExecutor(DOMAIN, chains), DOMAIN.start(0), 10)
