@@ -21,5 +21,5 @@ def shared(folder: str) -> list[tuple[str, list[str]]]:
 
 setup(
     version=ElementTree.parse(ROOT / "package.xml").findtext("version"),
-    data_files=[("share/polyarm", ["package.xml"]), *shared("config")],
+    data_files=[("share/polyarm", ["package.xml"]), *shared("config"), *shared("models")],
 )

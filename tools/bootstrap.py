@@ -46,6 +46,7 @@ WORKSPACE = (
     "src",
     "launch",
     "config",
+    "models",
     "tools",
 )  # what colcon is given
 DISTROS = "ROS 2 Jazzy or newer, or a shell in which no ROS 2 is sourced (then wheels of ROS 2 Jazzy are installed)"
