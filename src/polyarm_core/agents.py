@@ -7,7 +7,7 @@ in which process and how long it may take is the node's concern.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from polyarm_core.constraints import MOVE_VERB, STAY, Action, Declaration
@@ -25,6 +25,7 @@ class DecidedBy(enum.Enum):
     ONLY_CHOICE = "only_choice"
     HEURISTIC = "heuristic"
     FALLBACK = "fallback"
+    CHAIN = "chain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +92,19 @@ class ArmAgent:
         """A prompt with the static part of every later one, for a model that is to read it ahead of time."""
         return Prompt(static=self._static, dynamic="Action:")
 
-    def deliberate(self, world: World | WorldView) -> Deliberation:
-        """Observe and enumerate. An intention that the twin told to wait is kept while it is legal."""
+    def deliberate(self, world: World | WorldView, reserved: Collection[str] = ()) -> Deliberation:
+        """Observe and enumerate. An intention that the twin told to wait is kept while it is legal.
+
+        Args:
+            world: as it is now.
+            reserved: entities and placements that are left to others: no candidate names one of them.
+        """
         view = world if isinstance(world, WorldView) else WorldView(self.scenario, world)
         observation = view.observe(self.arm)
         if observation != self._situation:  # what was refused elsewhere may be right here
             self._situation = observation
             self._avoid.clear()
-        legal = view.legal(self.arm)
+        legal = tuple(a for a in view.legal(self.arm) if a.entity not in reserved and a.placement not in reserved)
         keep, self._keep = self._keep, None
         if keep is not None and keep in legal:
             candidates: tuple[Action, ...] = (keep,)

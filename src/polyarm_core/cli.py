@@ -580,6 +580,21 @@ def bench_overcooked(
     )
 
 
+@bench_app.command("decoding")
+def bench_decoding(
+    model: Annotated[str, typer.Option(metavar="NAME", help="base, sft or grpo.")] = "sft",
+    constrained: Annotated[int, typer.Option(min=1, help="Plans with the grammar of the live state.")] = 1000,
+    free: Annotated[int, typer.Option(min=1, help="Plans without.")] = 200,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of the states.")] = 0,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keeps the plans; a second call goes on from there.")
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Invalid plans of a model in the kitchen, and its time, with and without a grammar of the live state."""
+    _bench("decoding", json, model=model, constrained=constrained, free=free, seed=seed, log=log)
+
+
 @bench_app.command("film")
 def bench_film(
     layout: Annotated[str, typer.Option(metavar="NAME", help="Layout or the paper's name.")] = "Coordination",

@@ -43,6 +43,10 @@ class RelayGraph:
         self._budget = budget
         self._known: dict[tuple[str, ...], bool] = {}
 
+    def covers(self, where: Mapping[str, str]) -> bool:
+        """Whether the placement of every entity is known, without which nothing can be said."""
+        return all(name in where for name in self._entities)
+
     def reaches_goal(self, where: Mapping[str, str]) -> bool | None:
         """Whether some sequence of legal actions, one at a time, brings every entity to its goal.
 

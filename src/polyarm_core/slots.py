@@ -353,22 +353,12 @@ class SlotProtocol:
                 verdicts[arm] = veto
                 continue
             intents[arm] = self._intent(report, where)
-        dead_ends: dict[str, ArmVerdict] = {}
-        while True:
-            arbitration = arbitrate(list(intents.values()), view.world.conditions, self.options.orchestrator)
-            unsafe = self._dead_ends([intents[arm] for arm in arbitration.admitted], where)
-            if not unsafe:
-                break
-            for intent in unsafe:
-                del intents[intent.arm]
-                dead_ends[intent.arm] = ArmVerdict(
-                    intent.arm,
-                    intent.action,
-                    Decision.YIELD,
-                    TwinRule.DEAD_END,
-                    entity_element(intent.action.entity),
-                )
-        verdicts.update(dead_ends)
+        graph = self._graph if self.options.guard_dead_ends else None
+        arbitration, unsafe = arbitrate_safely(intents, view.world.conditions, where, graph, self.options.orchestrator)
+        for intent in unsafe:
+            verdicts[intent.arm] = ArmVerdict(
+                intent.arm, intent.action, Decision.YIELD, TwinRule.DEAD_END, entity_element(intent.action.entity)
+            )
         for verdict in arbitration.verdicts:
             action = intents[verdict.arm].action
             grant = None
@@ -391,14 +381,10 @@ class SlotProtocol:
         status = snapshot.arms[arm].status if arm in snapshot.arms else ArmStatus.IDLE
         if status is ArmStatus.PROTECTIVE_STOP:
             return ArmVerdict(arm, action, Decision.WAIT, TwinRule.ILLEGAL, "protective_stop")
-        occupant = view.occupant(action.placement, besides=action.entity)
-        if occupant and action.placement in scenario.arm(arm).reach:
-            element = placement_element(action.placement)
-            return ArmVerdict(arm, action, Decision.YIELD, TwinRule.OCCUPIED, element, occupant)
+        veto = veto_by_world(view, arm, action)
+        if veto is not None:
+            return veto
         where = view.where
-        if action not in view.legal(arm):
-            element = entity_element(action.entity) if action.entity in where else action.entity or action.verb
-            return ArmVerdict(arm, action, Decision.YIELD, TwinRule.ILLEGAL, element)
         least = declare(scenario, arm, action, where)
         for rival, state in sorted(snapshot.arms.items()):  # an arm that failed on the way still stands there
             if rival != arm and state.status in (ArmStatus.HOLDING, ArmStatus.PROTECTIVE_STOP):
@@ -413,32 +399,77 @@ class SlotProtocol:
         if self.options.complete_declarations:
             declaration, missing = complete(declaration, declare(scenario, report.arm, action, where))
             self.completed_entries[report.arm] += missing
-        intent = Intent(
-            report.arm, scenario.arm_index[report.arm], action, declaration, waited=self._waited[report.arm]
-        )
-        if action.verb != MOVE_VERB:
-            return intent
-        return replace(
-            intent,
-            terminal=action.placement == scenario.entity(action.entity).goal,
-            distance=distance_to_goal(scenario, action.entity, action.placement),
-        )
+        return make_intent(scenario, report.arm, action, declaration, self._waited[report.arm])
 
-    def _dead_ends(self, admitted: list[Intent], where: Mapping[str, str]) -> list[Intent]:
-        """Those of the admitted that must go so that every part of the rest leaves the goal in reach."""
-        if not self.options.guard_dead_ends:
-            return []
-        if set(self.scenario.entities) - set(where):
-            return []
-        if self._graph.reaches_goal(where) is False:
-            return []  # already lost: the guard has nothing left to protect
-        if not self._graph.dead_end_after(where, [intent.action for intent in admitted]):
-            return []
-        kept: list[Action] = []
-        unsafe: list[Intent] = []
-        for intent in sorted(admitted, key=lambda i: (not i.terminal, i.distance, -i.waited, i.index)):
-            if self._graph.dead_end_after(where, [*kept, intent.action]):
-                unsafe.append(intent)
-            else:
-                kept.append(intent.action)
-        return unsafe
+
+def veto_by_world(view: WorldView, arm: str, action: Action) -> ArmVerdict | None:
+    """The veto of an action that needs no rival and no arm's state: its destination is taken, or it is not legal."""
+    occupant = view.occupant(action.placement, besides=action.entity)
+    if occupant and action.placement in view.scenario.arm(arm).reach:
+        element = placement_element(action.placement)
+        return ArmVerdict(arm, action, Decision.YIELD, TwinRule.OCCUPIED, element, occupant)
+    if action not in view.legal(arm):
+        element = entity_element(action.entity) if action.entity in view.where else action.entity or action.verb
+        return ArmVerdict(arm, action, Decision.YIELD, TwinRule.ILLEGAL, element)
+    return None
+
+
+def make_intent(scenario: Scenario, arm: str, action: Action, declaration: Declaration, waited: int) -> Intent:
+    """An intent with what ranks it (eq. 19): whether it ends at the goal, and how far from it."""
+    intent = Intent(arm, scenario.arm_index[arm], action, declaration, waited=waited)
+    if action.verb != MOVE_VERB:
+        return intent
+    return replace(
+        intent,
+        terminal=action.placement == scenario.entity(action.entity).goal,
+        distance=distance_to_goal(scenario, action.entity, action.placement),
+    )
+
+
+def arbitrate_safely(
+    intents: Mapping[str, Intent],
+    conditions: frozenset[str],
+    where: Mapping[str, str],
+    graph: RelayGraph | None,
+    options: OrchestratorOptions | None = None,
+) -> tuple[Arbitration, list[Intent]]:
+    """Arbitrate; intents after which the goal could no longer be reached are taken out, and the rest is asked again.
+
+    Args:
+        intents: arm -> intent, all legal.
+        conditions: W_t.
+        where: entity -> placement.
+        graph: sees dead ends ahead; None = nobody looks.
+        options: of the orchestrator.
+
+    Returns:
+        the arbitration of the intents that are left, and those that were taken out.
+    """
+    left = dict(intents)
+    out: list[Intent] = []
+    while True:
+        arbitration = arbitrate(list(left.values()), conditions, options or OrchestratorOptions())
+        unsafe = _dead_ends(graph, [left[arm] for arm in arbitration.admitted], where) if graph is not None else []
+        if not unsafe:
+            return arbitration, out
+        for intent in unsafe:
+            del left[intent.arm]
+        out += unsafe
+
+
+def _dead_ends(graph: RelayGraph, admitted: list[Intent], where: Mapping[str, str]) -> list[Intent]:
+    """Those of the admitted that must go so that every part of the rest leaves the goal in reach."""
+    if not graph.covers(where):
+        return []
+    if graph.reaches_goal(where) is False:
+        return []  # already lost: the guard has nothing left to protect
+    if not graph.dead_end_after(where, [intent.action for intent in admitted]):
+        return []
+    kept: list[Action] = []
+    unsafe: list[Intent] = []
+    for intent in sorted(admitted, key=lambda i: (not i.terminal, i.distance, -i.waited, i.index)):
+        if graph.dead_end_after(where, [*kept, intent.action]):
+            unsafe.append(intent)
+        else:
+            kept.append(intent.action)
+    return unsafe

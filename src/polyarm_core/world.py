@@ -11,6 +11,9 @@ import numpy as np
 from polyarm_core.constraints import MOVE_VERB, STAY, Action
 from polyarm_core.scenario import Scenario, Vec3
 
+OBSTACLE = "obstacle"
+"""What stands on a blocked placement."""
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -20,11 +23,13 @@ class World:
         positions: x_t(e) of every entity, m, in the scenario frame.
         conditions: W_t, the logical conditions that are true.
         held_by: entity -> arm that holds it.
+        blocked: placements that are out of use: something stands there that is no entity of the task.
     """
 
     positions: Mapping[str, Vec3]
     conditions: frozenset[str] = frozenset()
     held_by: Mapping[str, str] = field(default_factory=dict)
+    blocked: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Observation:
     Attributes:
         arm: the arm.
         entities: e -> l(e) for entities with l(e) in B_i and l(e) != p*_e that no other arm holds.
-        occupied: placements in B_i on which an entity stands (also one that is at its goal).
+        occupied: placements in B_i on which an entity stands (also one that is at its goal), or that are blocked.
         holding: the entity in the arm's own gripper, or "".
         conditions: W.
     """
@@ -102,6 +107,7 @@ class WorldView:
             and self.satisfied == other.satisfied
             and self.world.held_by == other.world.held_by
             and self.world.conditions == other.world.conditions
+            and self.world.blocked == other.world.blocked
             and self.scenario is other.scenario
         )
 
@@ -110,10 +116,13 @@ class WorldView:
     def occupant(self, placement: str, besides: str = "") -> str:
         """An entity that stands on a placement, other than ``besides`` and in no gripper; "" if there is none.
 
+        On a placement that is blocked it is `OBSTACLE`.
+
         An entity occupies its nearest placement even when it lies beside it: the cautious reading, since the next
         entity must not be put against it.
         """
-        return next((entity for entity in self._occupants.get(placement, ()) if entity != besides), "")
+        standing = next((entity for entity in self._occupants.get(placement, ()) if entity != besides), "")
+        return standing or (OBSTACLE if placement in self.world.blocked else "")
 
     def observe(self, arm: str) -> Observation:
         """The local observation of an arm (eq. 2). Raises UnknownName for an arm that the scenario does not have."""
@@ -128,7 +137,7 @@ class WorldView:
             self._observations[arm] = Observation(
                 arm=arm,
                 entities={entity: self.where[entity] for entity in visible},
-                occupied=frozenset(placement for placement in band if placement in self._occupants),
+                occupied=frozenset(p for p in band if p in self._occupants or p in self.world.blocked),
                 holding=next((entity for entity, holder in held_by.items() if holder == arm), ""),
                 conditions=self.world.conditions,
             )

@@ -8,10 +8,11 @@ graph of processes would make slow: ``checked=False`` switches the twin off, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from polyarm_core.agents import ArmAgent, Choice, DecidedBy
+from polyarm_core.agents import ArmAgent, Choice, DecidedBy, Deliberation
 from polyarm_core.conditions import ConditionTracker
 from polyarm_core.episode import Answer, EpisodeSummary, EpisodeTally, Limits, Opening, Plant, Result, Verdict
 from polyarm_core.episode import Report as Heard
@@ -21,12 +22,23 @@ from polyarm_core.llm.heuristic_backend import HeuristicModel
 from polyarm_core.llm.interface import LanguageModel
 from polyarm_core.orchestrator import Decision
 from polyarm_core.plant.kinematic import KinematicPlant
-from polyarm_core.plant.simulation import Simulation
+from polyarm_core.plant.simulation import TICK, Simulation
 from polyarm_core.plant.skills import ActionResult, ArmBusy
 from polyarm_core.scenario import Scenario
-from polyarm_core.slots import Answered, ArmSnapshot, ArmStatus, Effect, Opened, Report, SlotOptions, SlotProtocol
+from polyarm_core.slots import (
+    Answered,
+    ArmSnapshot,
+    ArmStatus,
+    ArmVerdict,
+    Effect,
+    Opened,
+    Phase,
+    Report,
+    SlotOptions,
+    SlotProtocol,
+)
 from polyarm_core.slots import Snapshot as PlantSnapshot
-from polyarm_core.world import World, succeeded
+from polyarm_core.world import World, WorldView, succeeded
 
 EPOCH = 1_000_000
 PERIOD = 5
@@ -48,6 +60,7 @@ class EpisodeOptions:
         stay_patience: of the agents.
         stuck: slots in a row without an admitted action after which the team is stuck.
         action_limit: simulated s that the actions of one slot may take.
+        idle_slot: simulated s that pass in a slot in which no arm acts.
     """
 
     slots: SlotOptions = field(default_factory=SlotOptions)
@@ -56,6 +69,85 @@ class EpisodeOptions:
     stay_patience: int = 1
     stuck: int = 10
     action_limit: float = 300.0
+    idle_slot: float = 0.0
+
+
+@dataclass(frozen=True)
+class Decided:
+    """One arm's decision: the choice, and the length of the prompt where a model was asked."""
+
+    choice: Choice
+    prompt_tokens: int = 0
+
+
+class Team(Protocol):
+    """Who decides for the arms."""
+
+    def decide(self, slot: int, now: float, view: WorldView, arms: Mapping[str, ArmSnapshot]) -> Mapping[str, Decided]:
+        """The decision of every arm in a slot, on the world as the twin mirrors it; ``now`` in simulated s."""
+        ...
+
+    def on_verdicts(self, verdicts: Sequence[ArmVerdict]) -> None:
+        """The twin's answers of the slot."""
+        ...
+
+    def on_result(self, result: ActionResult) -> None:
+        """An action has ended."""
+        ...
+
+
+class Happenings(Protocol):
+    """What happens to the plant beside what the arms do."""
+
+    def before_slot(self, slot: int) -> None:
+        """No arm moves, and this slot is about to open."""
+        ...
+
+    def in_slot(self, slot: int) -> None:
+        """Arms move; called every few ticks."""
+        ...
+
+
+class ReactiveTeam:
+    """Every arm's model picks every action.
+
+    Args:
+        scenario: the task.
+        model: scores the candidates of every arm.
+        decided_by: how its choices are called.
+        stay_patience: of the agents.
+    """
+
+    def __init__(self, scenario: Scenario, model: LanguageModel, decided_by: DecidedBy, stay_patience: int = 1) -> None:
+        self.agents = {arm: ArmAgent(scenario, arm, stay_patience) for arm in scenario.arms}
+        self._model = model
+        self._by = decided_by
+
+    def decide(self, slot: int, now: float, view: WorldView, arms: Mapping[str, ArmSnapshot]) -> Mapping[str, Decided]:
+        """Each agent by itself."""
+        return {
+            arm: decide_alone(agent, agent.deliberate(view), self._model, self._by)
+            for arm, agent in self.agents.items()
+        }
+
+    def on_verdicts(self, verdicts: Sequence[ArmVerdict]) -> None:
+        """To each agent its own."""
+        for verdict in verdicts:
+            self.agents[verdict.arm].on_verdict(verdict.action, verdict.decision.value)
+
+    def on_result(self, result: ActionResult) -> None:
+        """What failed is not proposed again at once."""
+        if result.outcome == "failed":
+            self.agents[result.arm].on_failure(result.action)
+
+
+def decide_alone(agent: ArmAgent, deliberation: Deliberation, model: LanguageModel, by: DecidedBy) -> Decided:
+    """What an agent decides by its own model, which is asked only where there is something to choose."""
+    only = agent.only_choice(deliberation)
+    if only is not None:
+        return Decided(only)
+    scores = model.score(deliberation.prompt, deliberation.texts)
+    return Decided(agent.settle(deliberation, scores.mean_logprobs, by), scores.prompt_tokens)
 
 
 class InProcessEpisode:
@@ -66,6 +158,8 @@ class InProcessEpisode:
         options: see there.
         model: scores the candidates of every arm; default the heuristic, which shows nothing about language models.
         on_result: called with every action's result, for logs.
+        team: makes who decides, for each episode; default a `ReactiveTeam` of the model.
+        happenings: makes what happens beside that, for each episode; default nothing.
     """
 
     def __init__(
@@ -74,12 +168,18 @@ class InProcessEpisode:
         options: EpisodeOptions | None = None,
         model: LanguageModel | None = None,
         on_result: Callable[[ActionResult], None] | None = None,
+        team: Callable[[], Team] | None = None,
+        happenings: Callable[[], Happenings] | None = None,
     ) -> None:
         self.plant = plant
         self.scenario: Scenario = plant.scenario
         self.options = options or EpisodeOptions()
-        self._model: LanguageModel = model or HeuristicModel()
-        self._by = DecidedBy.HEURISTIC if model is None else DecidedBy.MODEL
+        by = DecidedBy.HEURISTIC if model is None else DecidedBy.MODEL
+        scores: LanguageModel = model or HeuristicModel()
+        self._make_team: Callable[[], Team] = team or (
+            lambda: ReactiveTeam(self.scenario, scores, by, self.options.stay_patience)
+        )
+        self._make_happenings = happenings
         self._on_result = on_result
         self._sequence = 0
 
@@ -95,10 +195,11 @@ class InProcessEpisode:
         plant.reset(seed)
         plant.results()
         self._protocol = SlotProtocol(scenario, EPOCH, options.slots)
-        self._agents = {arm: ArmAgent(scenario, arm, options.stay_patience) for arm in scenario.arms}
+        self._team = self._make_team()
+        self._happenings = None if self._make_happenings is None else self._make_happenings()
         self._conditions = ConditionTracker(scenario)
         self._running: dict[str, Grant] = {}
-        self._slot = 0
+        self._slot = self._happened = 0
         limits = Limits(slots=scenario.slots.limit, stuck=options.stuck, time=1e9)
         self._tally = EpisodeTally(scenario.name, plant.episode, seed, limits, 0.0)
         effects = self._look()
@@ -111,6 +212,7 @@ class InProcessEpisode:
             reason = self._tally.stop_reason(plant.time)
             if reason is not None:
                 return self._tally.summary(plant.time, reason)
+            self._let_happen()
             if options.checked:
                 effects = self._look()
             else:
@@ -131,18 +233,14 @@ class InProcessEpisode:
     def _choose(self, slot: int) -> dict[str, Choice]:
         """Every agent decides on the world as it is now."""
         self._tally.add(Opening(slot, self.plant.time))
-        world = self._world()
-        choices: dict[str, Choice] = {}
-        for arm, agent in self._agents.items():
-            deliberation = agent.deliberate(world)
-            choice = agent.only_choice(deliberation)
-            if choice is None:
-                scores = self._model.score(deliberation.prompt, deliberation.texts)
-                choice = agent.settle(deliberation, scores.mean_logprobs, self._by)
-            choices[arm] = choice
+        decisions = self._team.decide(slot, self.plant.time, WorldView(self.scenario, self._world()), self._arms())
+        for arm, decided in decisions.items():
             self._sequence += 1
-            self._tally.add(Heard(arm, EPOCH, self._sequence, slot, self.plant.time, 0, choice.decided_by.value))
-        return choices
+            by = decided.choice.decided_by.value
+            self._tally.add(
+                Heard(arm, EPOCH, self._sequence, slot, self.plant.time, 0, by, prompt_tokens=decided.prompt_tokens)
+            )
+        return {arm: decided.choice for arm, decided in decisions.items()}
 
     def _collect(self, opened: Opened) -> list[Effect]:
         effects: list[Effect] = []
@@ -164,10 +262,12 @@ class InProcessEpisode:
         self._slot = slot
         answers = tuple(Answer(arm, "admit", acts=not choice.action.is_stay) for arm, choice in choices.items())
         self._tally.add(Verdict(EPOCH, slot, self.plant.time, answers))
-        for arm, choice in choices.items():
-            if not choice.action.is_stay:
-                self._agents[arm].on_verdict(choice.action, Decision.ADMIT.value)
-                self._start(Grant(arm, slot, slot, choice.action))
+        acting = {arm: choice.action for arm, choice in choices.items() if not choice.action.is_stay}
+        self._team.on_verdicts([ArmVerdict(arm, action, Decision.ADMIT) for arm, action in acting.items()])
+        for arm, action in acting.items():
+            self._start(Grant(arm, slot, slot, action))
+        if not acting:
+            self.plant.step(round(self.options.idle_slot / TICK))
 
     def _answer(self, answered: Answered) -> list[Effect]:
         self._tally.add(
@@ -181,12 +281,15 @@ class InProcessEpisode:
                 ),
             )
         )
-        for verdict in answered.verdicts:
-            self._agents[verdict.arm].on_verdict(verdict.action, verdict.decision.value)
+        self._team.on_verdicts(answered.verdicts)
         for verdict in answered.verdicts:
             if verdict.grant is not None:
                 self._start(verdict.grant)
-        return []
+        if self._running or not (self.options.idle_slot or self._happenings):
+            return []
+        self.plant.step(round(self.options.idle_slot / TICK))
+        self._let_happen()
+        return self._look()
 
     # -- plant --------------------------------------------------------------------------------------------------------
 
@@ -211,6 +314,8 @@ class InProcessEpisode:
                 stuck = ", ".join(f"{arm}: {grant.action}" for arm, grant in sorted(self._running.items()))
                 raise EpisodeStalled(f"no result within {self.options.action_limit} simulated s of {stuck}")
             plant.step(PERIOD)
+            if self._happenings is not None:
+                self._happenings.in_slot(self._slot)
         effects: list[Effect] = []
         for result in results:
             if self._on_result is not None:
@@ -221,8 +326,7 @@ class InProcessEpisode:
             self._running.pop(result.arm, None)
             if result.outcome == "succeeded":
                 self._conditions.on_success(result.arm, result.action)
-            elif result.outcome == "failed":
-                self._agents[result.arm].on_failure(result.action)
+            self._team.on_result(result)
             self._sequence += 1
             self._tally.add(Result(EPOCH, self._sequence, result.outcome == "failed", plant.time))
             if self.options.checked:
@@ -230,7 +334,18 @@ class InProcessEpisode:
         if self.options.clear_stops and not self._running:
             for arm in self.scenario.arms:
                 plant.clear(arm)
+        if not self._running and plant.idle:
+            self._let_happen()
         return effects + self._look()
+
+    def _let_happen(self) -> None:
+        """Nothing moves: what happens between two slots, once for each."""
+        slot = self._slot + 1
+        if self.options.checked:  # a slot in which nobody acts is followed by the next one at once
+            slot = self._protocol.slot + (self._protocol.phase is not Phase.COLLECTING)
+        if self._happenings is not None and slot > self._happened:
+            self._happened = slot
+            self._happenings.before_slot(slot)
 
     def _world(self) -> World:
         bare = self.plant.world()
@@ -239,6 +354,17 @@ class InProcessEpisode:
             conditions=self._conditions.true_now(bare, self.plant.readings(), self.plant.held_conditions()),
         )
 
+    def _arms(self) -> dict[str, ArmSnapshot]:
+        plant = self.plant
+        return {
+            arm: ArmSnapshot(
+                ArmStatus(plant.arm(arm).status),
+                self._running[arm].token if arm in self._running else 0,
+                plant.zones_entered(arm),
+            )
+            for arm in self.scenario.arms
+        }
+
     def _look(self) -> list[Effect]:
         """Show the plant's state to the twin and to the tally."""
         plant, world = self.plant, self._world()
@@ -246,12 +372,8 @@ class InProcessEpisode:
         self._sequence += 1
         busy = bool(self._running) or not plant.idle
         self._tally.add(Plant(EPOCH, plant.seed, plant.time, plant.time, success, busy, plant.arm_contacts))
-        arms = {}
-        for arm in self.scenario.arms:
-            token = self._running[arm].token if arm in self._running else 0
-            arms[arm] = ArmSnapshot(ArmStatus(plant.arm(arm).status), token, plant.zones_entered(arm))
         snapshot = PlantSnapshot(
-            plant.episode, self._slot, EPOCH, self._sequence, plant.time, world, arms, success and not busy
+            plant.episode, self._slot, EPOCH, self._sequence, plant.time, world, self._arms(), success and not busy
         )
         return self._protocol.on_world(snapshot, plant.time) if self.options.checked else []
 

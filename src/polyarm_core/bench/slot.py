@@ -151,9 +151,7 @@ def _measure(figures: Figures, size: int, slots: int, out: Path) -> None:
         )
     )
     # Worlds between the slots are not what is measured, and 32 agents that unpack ten of them a second fill a core.
-    extra: dict[str, dict[str, Any]] = {
-        "kinematic_bridge": {"action_duration": ACTION_DURATION, "world_period": 1.0}
-    }
+    extra: dict[str, dict[str, Any]] = {"kinematic_bridge": {"action_duration": ACTION_DURATION, "world_period": 1.0}}
     for index, spec in enumerate(specs):
         if spec.executable in ("arm_agent", "digital_twin"):
             extra[f"{spec.name}{index}"] = {"trace_file": str(out / f"{spec.name}{index}.trace")}

@@ -306,12 +306,32 @@ class ChainExecutor(Generic[State]):
             )
         return tuple(waits)
 
+    def satisfied(self, atom: Atom, state: State) -> bool:
+        """Whether one atom of a wait is satisfied now."""
+        return self._holds(atom, state)
+
     def set_silent(self, agents: Iterable[str]) -> None:
         """Name the agents from which nothing is heard now: a wait for a milestone of theirs is a stall."""
         silent = frozenset(agents)
         if silent != self._silent:
             self._silent = silent
             self._dirty = True
+
+    def skip(self, done: Mapping[str, Sequence[Action]]) -> None:
+        """Pass the actions that agents have done by other means; only those that come next in their chains.
+
+        Waits before such an action are passed with it.
+        """
+        for agent, actions in done.items():
+            i = self._index[agent]
+            for action in actions:
+                at = self._pointers[i]
+                while at < len(self._chains[i]) and isinstance(self._chains[i][at], Wait):
+                    at += 1
+                if at == len(self._chains[i]) or self._chains[i][at] != action:
+                    break
+                self._pointers[i], self._begun[i] = at + 1, False
+        self._dirty = True
 
     def recheck(self) -> None:
         """Look at every wait and action in the next frame, as after an event: the world may have changed unseen."""

@@ -321,6 +321,7 @@ class Simulation:
         self.contact_ticks = 0
         self.contact_pairs: dict[tuple[str, str], int] = {}
         self._touched: dict[tuple[int, int], int] = {}
+        self._blocked: frozenset[str] = frozenset()
         self._results = ended
 
     @property
@@ -454,7 +455,7 @@ class Simulation:
     def world(self, conditions: frozenset[str] = frozenset()) -> World:
         """The world as the core sees it."""
         positions = {n: (float(p[0]), float(p[1]), float(p[2])) for n, (p, _) in self.poses().items()}
-        return World(positions, conditions, self.held_by())
+        return World(positions, conditions, self.held_by(), self._blocked)
 
     def arm(self, name: str) -> ArmView:
         """One arm now. Raises UnknownName."""
@@ -607,6 +608,22 @@ class Simulation:
         item = self.scene.entities[entity]
         self.data.qpos[item.qpos : item.qpos + 7] = [*xyz, *quat]
         self.data.qvel[item.dof : item.dof + 6] = 0.0
+
+    def protective_stop(self, arm: str, text: str) -> None:
+        """Stop an arm until `clear`, as its own safety would. Raises UnknownName."""
+        self._note(self._skill(arm).protective_stop(text, self.time))
+
+    def release(self, arm: str) -> None:
+        """Open an arm's gripper whatever it does; what it holds falls, and its action fails. Raises UnknownName."""
+        self._port(arm).command_gripper(self.scene.arms[arm].robot.opening)
+
+    def block(self, placement: str, blocked: bool = True) -> None:
+        """Put something on a placement that is no entity of the task, or take it away. Raises UnknownName.
+
+        It has no body: the world shows the placement as blocked, so that no action to it is granted.
+        """
+        self.scenario.placement(placement)
+        self._blocked = self._blocked | {placement} if blocked else self._blocked - {placement}
 
     def _port(self, arm: str) -> _SimArm:
         if arm not in self._ports:

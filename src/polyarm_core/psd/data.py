@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from polyarm_core.chains.executor import ChainExecutor
 from polyarm_core.chains.terms import Plan
 from polyarm_core.coordinator.interface import Coordinator, PlanRequest
+from polyarm_core.coordinator.repair import Repair
 from polyarm_core.domains.interface import Domain
 from polyarm_core.errors import InvalidValue, UnknownName
 from polyarm_core.psd.oracle import RollOutOracle
@@ -33,11 +34,15 @@ NEGATIVES = 5  # clean frames for each event (1:5)
 FIRST_EVENT, LAST_EVENT = 5, 59  # frames in which an event may fall due
 START_PLANS = 8  # different plans with which episodes on one map start
 REPLAN_ANYWAY = 0.5  # share of events after which an intact plan is replaced as well, as by a detector that fires
+REPAIR = 0.5  # share of replacements that are tried by repair first
 
 CLEAN = -1  # number of the event in a frame without one
-CONSTRUCTED = -2  # number of the event in a frame that was changed by ``exchange``
+CONSTRUCTED = -2  # number of the event in a frame that was changed by ``exchange`` or ``noise``
 CONSTRUCT = 2  # constructed changes tried for each event
 TRIES = 4  # donors asked for one of them
+NOISE_VALUES = (0.5, 0.75, 1.0)  # of a redrawn feature; 0 stands for an attribute that the entity does not have
+NOISE_COLUMNS = 3  # redrawn at most
+NOISE_MARGIN = 0.2  # least change that counts as one
 
 State = TypeVar("State")
 
@@ -208,6 +213,7 @@ class EpisodeSampler:
     ) -> None:
         self._domain = domain
         self._coordinator = coordinator
+        self._repair: Repair[Any] = Repair(domain)
         self._number = number
         self._events = tuple(events)
         self._shape = shape
@@ -224,7 +230,7 @@ class EpisodeSampler:
         domain, oracle = self._domain, RollOutOracle(self._domain)
         due = deque(draw_events(names, rng))
         choice, start_seed = rng.random(), int(rng.integers(2**31))
-        anyway = rng.random(len(names)) < REPLAN_ANYWAY
+        anyway, mend = rng.random(len(names)) < REPLAN_ANYWAY, rng.random(len(names)) < REPAIR
         state = domain.start(start_seed)
         plans = self._start_plans(state)
         executor = ChainExecutor(domain, plans[int(max(0.0, 2 * choice - 1) * len(plans))])
@@ -253,9 +259,11 @@ class EpisodeSampler:
             visible = REFERENCE_FRAMES - 1
             events += 1
             if stale or anyway[events - 1]:
-                answer = self._coordinator.plan(PlanRequest(state, "stale", moment.remaining, (), frame))
-                if answer.plan is not None:
-                    executor.replace(answer.plan)
+                plan = self._repair.patch(moment.remaining, state) if mend[events - 1] else None
+                if plan is None:
+                    plan = self._coordinator.plan(PlanRequest(state, "stale", moment.remaining, (), frame)).plan
+                if plan is not None:
+                    executor.replace(plan)
                     visible = 0
                     seen = deque([state], maxlen=REFERENCE_FRAMES + 1)
                     oracle.forget()
@@ -399,4 +407,46 @@ def split_by_episode(samples: Samples, shares: Sequence[float], seed: int) -> tu
     return tuple(
         samples.where(np.isin(samples.episode, episodes[low:high]))
         for low, high in zip([0, *ends[:-1]], ends, strict=True)
+    )
+
+
+def noise(clean: Samples, count: int, rng: np.random.Generator) -> Samples:
+    """Constructed changes of the other kind: some features of an entity on which the plan depends are redrawn.
+
+    Like ``exchange`` it knows no event: any attribute of any entity may have changed. There is no state behind the
+    features that the oracle could judge, so ``stale`` is 1 for all of them.
+
+    Args:
+        clean: frames without an event; each must depend on some entity.
+        count: how many to make.
+        rng: draws everything.
+
+    Raises:
+        InvalidValue: no clean frames.
+    """
+    clean = clean.where(np.flatnonzero(clean.depends.any(axis=(1, 2, 3))))
+    if len(clean) == 0:
+        raise InvalidValue("clean", 0, "at least one frame whose plan depends on something")
+    base = clean.where(rng.integers(len(clean), size=count))
+    state, difference = base.state.copy(), base.difference.copy()
+    unmarked = np.zeros(count, dtype=np.uint8)
+    for index in range(count):
+        rows = np.flatnonzero(base.depends[index].any(axis=(0, 2)) & state[index].any(axis=1))
+        row = int(rng.choice(rows))
+        columns = np.flatnonzero(state[index, row])
+        change = np.zeros_like(state[index, row])
+        while abs(change).max() < NOISE_MARGIN:
+            chosen = rng.choice(columns, size=min(len(columns), int(rng.integers(1, NOISE_COLUMNS + 1))), replace=False)
+            change[:] = 0
+            change[chosen] = rng.choice(NOISE_VALUES, size=len(chosen)) - state[index, row, chosen]
+        state[index, row] += change
+        difference[index, row] += change
+        unmarked[index] = not base.refers[index, :, row].any()
+    return replace(
+        base,
+        state=state,
+        difference=difference,
+        event=np.full(count, CONSTRUCTED, dtype=np.int32),
+        stale=np.ones(count, dtype=np.uint8),
+        unmarked=unmarked,
     )

@@ -1,9 +1,9 @@
 """The staleness network (SyncPlan equations 4 to 6), trained with torch and evaluated with numpy alone.
 
 ``Attn`` of the paper is undefined there. Here it has no parameters and stays within one row: the entries of the row
-are the tokens of a scaled dot-product self-attention with ``Q = K = V = row``,
+are the tokens of a dot-product self-attention with ``Q = K = V = row`` and the usual residual,
 
-    Attn(z)_f = sum_g softmax_g(z_f z_g) z_g .
+    Attn(z)_f = z_f + sum_g softmax_g(z_f z_g) z_g .
 
 A zero row stays zero, so the incidence row of an entity that no remaining step refers to stays zero, and with it that
 entity's part of ``H_C^T H_X``: the blind spot of ``bilinear`` is exact. ``closed`` gives such a row a learned floor.
@@ -122,10 +122,10 @@ def initial_weights(detector: Detector, size: Size, shape: Shape, seed: int) -> 
 
 
 def attention(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """``Attn``: self-attention without parameters among the entries of each row (the last axis)."""
+    """``Attn``: self-attention without parameters among the entries of each row (the last axis), with its residual."""
     values = np.asarray(rows, dtype=np.float32)
     scores = np.exp(values[..., :, None] * values[..., None, :])  # entries are within [-1, 1]: no overflow
-    return np.asarray((scores * values[..., None, :]).sum(-1) / scores.sum(-1), dtype=np.float32)
+    return np.asarray(values + (scores * values[..., None, :]).sum(-1) / scores.sum(-1), dtype=np.float32)
 
 
 def pool(inputs: Inputs) -> Pooled:

@@ -43,7 +43,7 @@ EVENT_RATE = 0.06  # events for each frame; the protocol has three in an episode
 ERRORS = 0.02  # updates without need for each frame, as false alarms bring them
 WANDER = 0.3  # share of segments that do not execute the answer but some other plan, for states off the best path
 WANDERED = 40  # candidates from which it is drawn
-REPEATS = 6  # a question that comes again and again (the start) is kept this often
+REPEATS = 60  # a question that comes again and again (the start) is kept this often
 
 
 @dataclass(frozen=True)

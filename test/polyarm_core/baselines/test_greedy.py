@@ -102,6 +102,7 @@ def test_it_decides_as_the_package_does(name):
     assert compared > 250
 
 
+@settings(max_examples=50, deadline=None)
 @given(situations(), st.integers(0, 1))
 def test_a_route_is_as_long_as_it_says(situation, player):
     kitchen, state = situation
@@ -121,6 +122,7 @@ def test_a_route_is_as_long_as_it_says(situation, player):
         assert walk <= moves <= walk + 1  # steps, and at most one turn
 
 
+@settings(max_examples=50, deadline=None)
 @given(situations(("coordination_ring", "counter_circuit_o_1order", "asymmetric_advantages", "cramped_room")))
 def test_players_who_look_out_never_run_into_each_other(situation):
     kitchen, state = situation
@@ -138,7 +140,7 @@ def test_players_who_look_out_never_run_into_each_other(situation):
         assert set(kitchen.layout.access[cell]) <= {other}
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(situations(), st.integers(0, 99))
 def test_same_seed_same_controls(situation, seed):
     kitchen, state = situation
@@ -160,6 +162,7 @@ def test_the_seed_decides_how_a_jam_ends():
     assert len(ends) > 1
 
 
+@settings(max_examples=50, deadline=None)
 @given(situations())
 def test_what_is_out_of_use_is_left_alone(situation):
     kitchen, state = situation

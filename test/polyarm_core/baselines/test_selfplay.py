@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyarm_core.baselines.episodes import measure
@@ -46,6 +46,7 @@ def constant_network(layout, control):
 # --- networks ---
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(0, 1), min_size=6, max_size=6).filter(lambda p: sum(p) > 0.1), st.floats(0, 1, exclude_max=True)
 )

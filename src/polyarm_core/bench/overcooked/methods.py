@@ -13,12 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyarm_core.errors import UnknownName
+from polyarm_core.errors import InvalidValue, UnknownName
 
 if TYPE_CHECKING:
     from polyarm_core.baselines.interface import Policy
     from polyarm_core.coordinator.episode import Policy as ReplanPolicy
     from polyarm_core.coordinator.interface import Coordinator
+    from polyarm_core.coordinator.model import ModelCoordinator
     from polyarm_core.domains.overcooked.domain import OvercookedDomain
     from polyarm_core.llm.interface import LanguageModel
     from polyarm_core.psd.detector import StalenessDetector
@@ -144,14 +145,30 @@ def open_coordinator(method: Method, domain: OvercookedDomain) -> Coordinator[An
 
     if method.coordinator == "search":
         return SearchCoordinator(domain)
+    return open_model_coordinator(method, domain)
+
+
+def open_model_coordinator(method: Method, domain: OvercookedDomain, **options: Any) -> ModelCoordinator[Any]:
+    """A coordinator that asks a language model, with the prompt that the model was tuned on.
+
+    Args:
+        method: names the model and how it is decoded.
+        domain: in which it plans.
+        options: further ones of the coordinator.
+
+    Raises:
+        ModelError, MissingExtra: the language model is not there.
+    """
     from polyarm_core.coordinator.model import ModelCoordinator
+    from polyarm_core.training.lora import trained_variant
 
     return ModelCoordinator(
         domain,
         open_language_model(method.coordinator),
-        variant="base" if method.coordinator == "base" else "sft",
+        variant="base" if method.coordinator == "base" else trained_variant(adapter_folder(method.coordinator)),
         decoding="free" if method.decoding == "free" else "constrained",
         name=method.coordinator,
+        **options,
     )
 
 
@@ -161,7 +178,6 @@ def open_detector(method: Method, domain: OvercookedDomain) -> StalenessDetector
     Raises:
         InvalidValue: the network was not trained.
     """
-    from polyarm_core.errors import InvalidValue
     from polyarm_core.psd.detector import LearnedDetector, OracleDetector
 
     if method.trigger == "oracle":
@@ -185,9 +201,17 @@ def open_language_model(which: str) -> LanguageModel:
     from polyarm_core.llm.transformers_backend import TransformersModel
     from polyarm_core.training.lora import model_folder
 
-    name = "smollm2-135m-instruct"
-    return TransformersModel(
-        name if which == "base" else model_folder(str(models_folder() / "coordinator_overcooked" / which)),
-        threads=1,
-        dtype="bfloat16",
-    )
+    name = "smollm2-135m-instruct" if which == "base" else model_folder(str(adapter_folder(which)))
+    return TransformersModel(name, threads=1, dtype="bfloat16")
+
+
+def adapter_folder(which: str) -> Path:
+    """Adapter and card of a tuned coordinator.
+
+    Raises:
+        InvalidValue: it was not trained.
+    """
+    folder = models_folder() / "coordinator_overcooked" / which
+    if not (folder / "adapter_config.json").is_file():
+        raise InvalidValue("coordinator", which, f"base, or one with an adapter in {folder.parent.name}/")
+    return folder

@@ -7,7 +7,7 @@ Names of things are those of the map, numbered from 1 row by row: ``pot_1``, ``o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from polyarm_core.chains.terms import Action, Plan, Step, Value, Wait, WaitAgents, WaitEntity
@@ -44,6 +44,7 @@ from polyarm_core.domains.overcooked.layouts import (
     ONIONS,
     POT,
     SERVING,
+    STEPS,
     load_layout,
 )
 from polyarm_core.domains.overcooked.navigation import NO_GOAL, Goal, Navigation, firm, tentative
@@ -92,6 +93,11 @@ _POT_FULL: Use = (NEVER, "the pot takes no onion now")
 _POT_STARTED: Use = (NEVER, "the pot cooks already; it needs a dish")
 _NOT_FOR_POT: Use = (NEVER, "this item does not go into a pot")
 _NO_SOUP: Use = (NEVER, "only soup can be served")
+
+
+# Columns of the staleness detector
+_NONE = (0.0,) * FEATURES
+_ITEM_COLUMNS = tuple(tuple(1.0 if item == here else 0.5 for here in range(SOUP + 1)) for item in range(SOUP + 1))
 
 
 class Plant(Protocol):
@@ -496,41 +502,60 @@ class OvercookedDomain:
 
     # --- staleness ---
 
+    @cached_property
+    def _walks(self) -> dict[str, list[list[float]]]:
+        """Frames until a lone cook faces each watched tile, by cell and facing; 1 = farthest, or out of reach."""
+        frames: dict[str, dict[tuple[int, int], int]] = {}
+        for name in self._row.keys() - set(self.agents):
+            poses = [(cell, facing) for cell in self.layout.floor for facing in range(4)]
+            arrivals = {pose: self.navigation.arrivals(*pose, self.tiles[name]) for pose in poses}
+            frames[name] = {pose: min(found.values()) for pose, found in arrivals.items() if found}
+        farthest = max(max(walk.values(), default=1) for walk in frames.values())
+        cells = range(self.layout.width * self.layout.height)
+        return {
+            name: [[walk.get((cell, facing), farthest) / farthest for facing in range(4)] for cell in cells]
+            for name, walk in frames.items()
+        }
+
     def features(self, state: KitchenState) -> NDArray[np.float32]:
         """What the staleness detector sees of the watched entities.
 
-        Columns: present, x, y, four facings, has onion / dish / soup, onions, cooking, ready, time left, blocked, an
-        agent is in front of it.
+        0 stands for an attribute that the entity does not have; its values are in [1/2, 1], so that a product with
+        them keeps a change to the lowest value. Columns:
+
+        * agents: 0, 1 place; 2, 3 facing, as a vector;
+        * agents and counters: 4 to 7 holds nothing, an onion, a dish, a soup;
+        * pots: 8 onions, 9 idle, 10 time left (all of it while idle);
+        * tiles: 11 out of use; 12, 13 frames until either agent faces it (farthest where it never can); 14, 15 whether
+          either agent, with what it holds, has no use for it now (half) or never as long as it is out of use.
         """
         import numpy as np
 
-        layout = self.layout
-        ahead = [layout.front[c][f] for c, f in zip(state.positions, state.facings, strict=True)]
-        width, height = layout.width - 1, layout.height - 1
-        rows = np.zeros((len(self.entity_rows), FEATURES), dtype=np.float32)
-        for name, i in self._row.items():
-            item = NOTHING
-            if i < len(self.agents):
-                cell, item = state.positions[i], state.held[i]
-                rows[i, 3 + state.facings[i]] = 1
-            else:
-                cell = self.tiles[name]
-                kind = self._kind[name]
-                if kind == "pot":
-                    onions, tick = state.pots[self.kitchen.pot_index[cell]]
-                    rows[i, 10] = onions / FULL
-                    if tick != IDLE:
-                        rows[i, 12 if tick >= self.cook_time else 11] = 1
-                        rows[i, 13] = (self.cook_time - tick) / self.cook_time
-                elif kind == "counter":
-                    item = state.counters[self.kitchen.counter_index[cell]]
-            x, y = layout.xy(cell)
-            rows[i, :3] = 1, x / width, y / height
-            if item:
-                rows[i, 6 + min(item, SOUP)] = 1
-            rows[i, 14] = cell in state.blocked
-            rows[i, 15] = cell in ahead
-        return rows
+        layout, counters = self.layout, self.kitchen.counter_index
+        rows: list[list[float]] = []
+        for position, facing, item in zip(state.positions, state.facings, state.held, strict=True):
+            x, y = layout.xy(position)
+            dx, dy = STEPS[facing]
+            place = (x / (layout.width - 1), y / (layout.height - 1), (1 + dx) / 2, (1 + dy) / 2)
+            rows.append([*((1 + value) / 2 for value in place), *_ITEM_COLUMNS[min(item, SOUP)], *_NONE[8:]])
+        for name in self.entity_rows[len(self.agents) :]:
+            cell = self.tiles[name]
+            row = [*_NONE]
+            rows.append(row)
+            if cell in counters:
+                row[4:8] = _ITEM_COLUMNS[min(state.counters[counters[cell]], SOUP)]
+            elif cell in self.kitchen.pot_index:
+                onions, tick = state.pots[self.kitchen.pot_index[cell]]
+                left = 1 - tick / self.cook_time if tick != IDLE else 1
+                row[8:11] = (1 + onions / FULL) / 2, 1 if tick == IDLE else 0.5, (1 + left) / 2
+            blocked = cell in state.blocked
+            row[11] = 1 if blocked else 0.5
+            walk = self._walks[name]
+            for player in (0, 1):
+                row[12 + player] = (1 + walk[state.positions[player]][state.facings[player]]) / 2
+                useful = self.use(state, player, cell)[0] == NOW
+                row[14 + player] = 1 if blocked else 0.5 if useful else 0.75
+        return np.array(rows, dtype=np.float32)
 
     def refers(self, state: KitchenState, agent: str, step: Step) -> frozenset[str]:
         """Watched things that the step names."""
