@@ -532,6 +532,43 @@ def bench_ablation(
     _console().print(*assistance, sep="\n")
 
 
+@bench_app.command("control")
+def bench_control(
+    tasks: Annotated[str, typer.Option(metavar="LIST", help="Scenarios, or `all`.")] = "sort,cabinet,rope,grocery",
+    controls: Annotated[
+        str, typer.Option(metavar="LIST", help="reactive, planned, hybrid.")
+    ] = "reactive,planned,hybrid",
+    disturbances: Annotated[str, typer.Option(metavar="LIST", help="none, standard, severe.")] = "none,standard,severe",
+    seeds: SeedsOption = "0-19",
+    plant: Annotated[str, typer.Option(metavar="NAME", help="mujoco, or kinematic (no physics).")] = "kinematic",
+    jobs: Annotated[int, typer.Option(min=1, help="Episodes that are run at the same time.")] = 1,
+    log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keeps the episodes; a second call goes on from there.")
+    ] = None,
+    json: JsonOption = None,
+) -> None:
+    """Three ways to drive a team of arms, on the same starts and disturbances (in one process).
+
+    Example:
+
+      polyarm bench control --tasks sort --seeds 0-4
+    """
+    from polyarm_core.scenario import scenario_names
+    from polyarm_core.seeds import parse_seeds
+
+    _bench(
+        "control",
+        json,
+        tasks=scenario_names() if tasks == "all" else _names(tasks),
+        controls=_names(controls),
+        disturbances=_names(disturbances),
+        seeds=parse_seeds(seeds),
+        plant=plant,
+        jobs=jobs,
+        log=log,
+    )
+
+
 @bench_app.command("overcooked")
 def bench_overcooked(
     methods: Annotated[

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from polyarm_core.episode import EpisodeSummary
 
+WIDEST = 8
+"""Columns of a table of figures; a screen takes no more."""
+
 SHARES = ("rate", "rate_low", "rate_high", "share", "share_low", "share_high")
 
 
@@ -64,12 +67,14 @@ def figure_tables(figures: Figures) -> list[Table]:
                     name = f"{prefix}.{last}" if prefix else last
                     single.add_row(name, format_value(name, value))
             continue
-        table = Table("", *columns, box=None, pad_edge=False, header_style="bold")
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for prefix in prefixes:
-            table.add_row(prefix, *(format_value(last, rows[prefix][last]) for last in columns))
-        tables.append(table)
+        for first in range(0, len(columns), WIDEST):
+            part = columns[first : first + WIDEST]
+            table = Table("", *part, box=None, pad_edge=False, header_style="bold")
+            for column in table.columns[1:]:
+                column.justify = "right"
+            for prefix in prefixes:
+                table.add_row(prefix, *(format_value(last, rows[prefix][last]) for last in part))
+            tables.append(table)
     return [single, *tables] if single.row_count else tables
 
 
