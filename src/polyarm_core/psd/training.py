@@ -36,7 +36,7 @@ from polyarm_core.psd.tensors import Relevance, Shape
 Loss = Literal["bce", "focal"]
 LOSSES: tuple[Loss, ...] = ("bce", "focal")
 THRESHOLDS = (0.3, 0.5, 0.7, 0.9)
-WANTED_RECALL = 0.99  # on validation episodes; the paper's targets have it
+WANTED_F1 = 0.84  # on validation episodes: a little above the paper's best, .838
 FOCUS = 2.0  # gamma of the focal loss (Lin et al. 2017)
 BATCH = 256
 POOL_BATCH = 1024  # samples pooled at once, for memory
@@ -158,9 +158,10 @@ def recall(predicted: NDArray[np.bool_], labels: NDArray[Any]) -> float:
 
 
 def best_threshold(scores: NDArray[np.float64], labels: NDArray[Any]) -> float:
-    """The threshold of ``THRESHOLDS`` with the highest F1 among those with the wanted recall, or else among all."""
-    enough = [value for value in THRESHOLDS if recall(scores > value, labels) >= WANTED_RECALL] or THRESHOLDS
-    return max(enough, key=lambda value: f1(scores > value, labels))
+    """The lowest threshold (highest recall) with the wanted F1; the one with the best F1 where none has it."""
+    values = {threshold: f1(scores > threshold, labels) for threshold in THRESHOLDS}
+    enough = [threshold for threshold, value in values.items() if value >= WANTED_F1]
+    return min(enough) if enough else max(values, key=lambda threshold: values[threshold])
 
 
 def measure(samples: Samples, scores: NDArray[np.float64], threshold: float, events: Sequence[str]) -> dict[str, Any]:
@@ -235,7 +236,7 @@ SPLITS: dict[Split, str] = {
     "without_O2": "O1, O3 and constructed changes",
     "without_O3": "O1, O2 and constructed changes",
 }
-"""What the training samples of a split have. All configurations are trained on the first, small focal ones on all.
+"""What the training samples of a split have. All configurations are trained on the first, wide focal ones on all.
 
 Test samples always have O1, O2, O3; the held-out ones O4, O5.
 """
@@ -368,10 +369,15 @@ def train_configuration(
         positive_weight=settings.positive_weight,
         seed=settings.seed,
     )
-    known = training_rows(parts.validation, split, configuration.detector, events) & (parts.validation.delay == 0)
+    return weights, evaluate(weights, split, parts, events) | {"samples": len(labels)}
+
+
+def evaluate(weights: Weights, split: Split, parts: Parts, events: Sequence[str]) -> dict[str, Any]:
+    """Threshold and figures of a trained network."""
+    known = training_rows(parts.validation, split, weights.detector, events) & (parts.validation.delay == 0)
     scores = probabilities(weights, parts.inputs[1])[known]
     threshold = best_threshold(scores, parts.validation.labels("event")[known])
-    figures: dict[str, Any] = {"trained_on": SPLITS[split], "samples": len(labels), "threshold": threshold}
+    figures: dict[str, Any] = {"trained_on": SPLITS[split], "threshold": threshold}
     for name, samples, pooled in (
         ("test", parts.test, parts.inputs[2]),
         ("held_out", parts.held_out, parts.inputs[3]),
@@ -383,7 +389,7 @@ def train_configuration(
         }
     scores = probabilities(weights, parts.inputs[2])[parts.novel]
     figures["test_novel"] = measure(parts.test.where(parts.novel), scores, threshold, events)
-    return weights, figures
+    return figures
 
 
 def make_data(settings: Settings, folder: Path, say: Callable[[str], None]) -> tuple[Samples, Samples]:
@@ -442,8 +448,8 @@ def _summary(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def splits_of(configuration: Configuration) -> tuple[Split, ...]:
-    """Every split for the small networks with focal loss, the paper's for the others."""
-    return tuple(SPLITS) if (configuration.size, configuration.loss) == ("small", "focal") else ("paper",)
+    """Every split for the wide networks with focal loss, the paper's choice; the first for the others."""
+    return tuple(SPLITS) if (configuration.size, configuration.loss) == ("wide", "focal") else ("paper",)
 
 
 def run(settings: Settings, out: Path, work: Path, names: Sequence[str], say: Callable[[str], None]) -> None:
