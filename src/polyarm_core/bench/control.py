@@ -162,7 +162,11 @@ def _episodes(keys: Sequence[tuple[Key, Plant, str, float]], jobs: int) -> Itera
 
 
 def _episode(job: tuple[Key, Plant, str, float]) -> Row:
+    from polyarm_core.bench.tokens import CountingCoordinator, CountingModel, TokenCounter
     from polyarm_core.control.episode import run_controlled_episode
+    from polyarm_core.coordinator.search import SearchCoordinator
+    from polyarm_core.domains.arms import ArmsDomain
+    from polyarm_core.llm.heuristic_backend import HeuristicModel
     from polyarm_core.plant.kinematic import KinematicPlant
     from polyarm_core.plant.simulation import Simulation
     from polyarm_core.scenario import load_scenario
@@ -170,9 +174,19 @@ def _episode(job: tuple[Key, Plant, str, float]) -> Row:
     (task, control, level, seed), kind, detector, latency = job
     scenario = load_scenario(task)
     plant = KinematicPlant(scenario, seed) if kind == "kinematic" else Simulation(scenario, seed)
+    domain, counter = ArmsDomain(scenario), TokenCounter()
     try:
         episode = run_controlled_episode(
-            scenario, seed, control, level, plant=plant, detector=detector, latency=latency
+            scenario,
+            seed,
+            control,
+            level,
+            plant=plant,
+            domain=domain,
+            model=CountingModel(HeuristicModel(), counter),
+            coordinator=CountingCoordinator(SearchCoordinator(domain), domain, counter),
+            detector=detector,
+            latency=latency,
         )
     finally:
         plant.close()
