@@ -545,6 +545,10 @@ def bench_control(
     log: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keeps the episodes; a second call goes on from there.")
     ] = None,
+    detector: Annotated[
+        str, typer.Option(metavar="NAME", help="Of staleness: oracle, never, or weights (PATH.npz).")
+    ] = "oracle",
+    page: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page with tables and a plot.")] = None,
     json: JsonOption = None,
 ) -> None:
     """Three ways to drive a team of arms, on the same starts and disturbances (in one process).
@@ -556,7 +560,7 @@ def bench_control(
     from polyarm_core.scenario import scenario_names
     from polyarm_core.seeds import parse_seeds
 
-    _bench(
+    figures = _bench(
         "control",
         json,
         tasks=scenario_names() if tasks == "all" else _names(tasks),
@@ -566,7 +570,29 @@ def bench_control(
         plant=plant,
         jobs=jobs,
         log=log,
+        detector=detector,
     )
+    if page is not None:
+        from polyarm_core.bench.control_page import write_page
+
+        write_page(figures, page, plant, detector)
+
+
+@bench_app.command("waits")
+def bench_waits(
+    sizes: Annotated[str, typer.Option(metavar="LIST", help="Numbers of arms.")] = "8,16,64,256",
+    seeds: SeedsOption = "0-4",
+    json: JsonOption = None,
+) -> None:
+    """Check of the wait-for graph, against a full search of the same graph.
+
+    Example:
+
+      polyarm bench waits --sizes 64
+    """
+    from polyarm_core.seeds import parse_seeds
+
+    _bench("waits", json, sizes=_numbers("--sizes", sizes), seeds=parse_seeds(seeds))
 
 
 @bench_app.command("overcooked")
@@ -677,7 +703,7 @@ def _names(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
-def _bench(name: str, json: Path | None, **options: object) -> None:
+def _bench(name: str, json: Path | None, **options: object) -> Figures:
     import importlib
 
     _check_target(json)
@@ -689,6 +715,7 @@ def _bench(name: str, json: Path | None, **options: object) -> None:
     if json is not None:
         figures.write(json)
         console.print(f"figures  {json}")
+    return figures
 
 
 def _numbers(key: str, text: str) -> tuple[int, ...]:

@@ -91,7 +91,7 @@ def run(
     names = {task: load_scenario(task).name for task in tasks}
     command = (
         f"polyarm bench control --tasks {','.join(names.values())} --controls {','.join(controls)} "
-        f"--disturb {','.join(disturbances)} --seeds {format_seeds(list(seeds))} --plant {plant}"
+        f"--disturbances {','.join(disturbances)} --seeds {format_seeds(list(seeds))} --plant {plant}"
     )
     figures = Figures(command, seeds)
     keys: list[Key] = [(t, c, d, seed) for t in tasks for c in controls for d in disturbances for seed in seeds]

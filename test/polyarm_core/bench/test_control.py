@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from polyarm_core.bench import control
+from polyarm_core.bench.control_page import COLUMNS, FILE, write_page
 from polyarm_core.errors import UnknownName
 
 
@@ -37,6 +38,21 @@ def test_a_complete_log_is_only_counted(tmp_path: Path) -> None:
     assert figures[f"{name}.replans.stale"] == 1.5 and figures[f"{name}.false_alarm_rate"] == 0.5
     assert figures[f"{name}.stale_plans"] == 3 and figures[f"{name}.missed"] == 1
     assert figures[f"{name}.delay.mean"] == 1.5 and figures[f"{name}.delay.max"] == 3
+
+
+def test_the_page_says_what_the_figures_say(tmp_path: Path) -> None:
+    figures = control.run(("sort",), ("reactive", "planned"), ("none", "severe"), (0, 1))
+    write_page(figures, tmp_path, "kinematic", "oracle")
+    rows = [line for line in (tmp_path / FILE).read_text().splitlines() if line.startswith(("| reactive", "| planned"))]
+    assert len(rows) == 4
+    cells = [cell.strip() for cell in rows[3].split("|")[1:-1]]
+    values = dict(zip(COLUMNS, cells, strict=True))
+    prefix = "control.sort.planned.severe."
+    assert values["control"] == "planned" and values["disturb"] == "severe"
+    assert float(values["slots"]) == pytest.approx(figures[prefix + "slots"], abs=0.05)
+    assert float(values["share of reactive"]) == pytest.approx(figures[prefix + "calls_share"], abs=0.005)
+    assert values["success"].startswith(f"{100 * figures[prefix + 'success_rate']:.0f} %")
+    assert (tmp_path / "control.png").stat().st_size > 5000
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyarm_core.bench.overcooked.methods import parse_method
+from polyarm_core.bench.overcooked.methods import MAX_CALLS, parse_method
 from polyarm_core.bench.overcooked.page import permutation_p, write_page
 from polyarm_core.bench.overcooked.sweep import read_trials, run, seeds_of
 from polyarm_core.bench.overcooked.trial import run_trial, schedule_of
@@ -40,9 +40,19 @@ def test_a_method_is_read_from_its_name(text, coordinator, trigger, interval, re
     assert method.uses_model == (coordinator != "search")
 
 
+def test_calls_of_a_model_are_bounded_and_its_samples_named() -> None:
+    assert parse_method("search+closed").max_calls is None
+    assert parse_method("base+stall").max_calls == MAX_CALLS
+    methods = [parse_method(text) for text in ("sft+closed", "sft*4+closed", "sft/free*12+stall+repair")]
+    assert [(method.decoding, method.samples) for method in methods] == [
+        ("constrained", 1), ("constrained", 4), ("free", 12),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "text",
-    ["", "gredy", "search", "search+sometimes", "search+every0", "search+everyN", "search/free+never", "sft/hot+never",
+    ["search*4+closed", "sft*1+stall", "sft*+stall", "sft*x+stall", "sft*4/free+stall", "*4+stall",
+     "", "gredy", "search", "search+sometimes", "search+every0", "search+everyN", "search/free+never", "sft/hot+never",
      "search+stall/small_bce", "search+closed+repair+repair", "search+closed+mend"],
 )  # fmt: skip
 def test_a_method_that_does_not_exist_is_refused_with_the_alternatives(text: str) -> None:
