@@ -11,6 +11,7 @@ from polyarm_core.bench.figures import machine
 from polyarm_core.bench.overcooked.sweep import group
 from polyarm_core.bench.overcooked.trial import Trial
 from polyarm_core.bench.statistics import wilson_interval
+from polyarm_core.domains.overcooked.disturbances import NAMES
 from polyarm_core.domains.overcooked.minimum import CLASSIC_MINIMA
 
 FILE = "overcooked.md"
@@ -64,6 +65,9 @@ PAPER: dict[tuple[str, str], dict[str, tuple[float, float, str]]] = {
 REFERENCE = "search+closed+repair"
 """The method with which the others are compared, trial by trial."""
 
+MAIN = ("standard", "dynamic", "held_out")
+"""Settings with a table of their own for each layout."""
+
 RESAMPLES = 9999
 SEED = 0
 
@@ -93,7 +97,8 @@ def write_page(trials: Sequence[Trial], folder: Path) -> None:
     lines = HEAD.format(
         plants=", ".join(sorted({PLANT_NAMES[trial.plant] for trial in trials})), **machine()
     ).splitlines()
-    for layout, setting in settings:
+    full = [pair for pair in settings if pair[1] in MAIN]
+    for layout, setting in full:
         rows = {method: trials for (a, b, method), trials in groups.items() if (a, b) == (layout, setting)}
         alias = f" ({PAPER_NAMES[layout]} in the paper)" if layout in PAPER_NAMES else ""
         lines += [
@@ -104,9 +109,19 @@ def write_page(trials: Sequence[Trial], folder: Path) -> None:
             "",
         ]
         lines += _table(rows, layout, setting)
-    _plot(groups, [pair for pair in settings if pair[1] in ("standard", "dynamic", "held_out")], folder)
-    lines += ["", "![TAR of every method](overcooked.png)", ""]
     folder.mkdir(parents=True, exist_ok=True)
+    if full:
+        _plot(groups, full, folder)
+        lines += ["", "![TAR of every method](overcooked.png)", ""]
+    single = {key: trials for key, trials in groups.items() if key[1] in NAMES}
+    if single:
+        lines += ["", "## One event", "", "TAR and, in brackets, frames with 100 for a failure.", ""]
+        lines += _matrix(single)
+    rates = {key: trials for key, trials in groups.items() if key[1].startswith("rate")}
+    if rates:
+        lines += ["", "## Events at a rate", "", "Events per frame, drawn from O1 to O3; as above.", ""]
+        lines += [*_matrix(rates), "", "![TAR and frames by the rate of events](overcooked_rates.png)", ""]
+        _plot_rates(rates, folder)
     (folder / FILE).write_text("\n".join(lines), encoding="utf-8")
 
 
@@ -142,6 +157,25 @@ def _table(rows: dict[str, list[Trial]], layout: str, setting: str) -> list[str]
     for name, (tar, aed, seconds) in PAPER.get((layout, setting), {}).items():
         lines.append(f"| *paper: {name}* | | {tar} % | {aed} | | | {seconds} | | | | |")
     return lines
+
+
+def _matrix(groups: dict[tuple[str, str, str], list[Trial]]) -> list[str]:
+    """One line a layout and method, one column a setting."""
+    settings = sorted({setting for _, setting, _ in groups}, key=_by_number)
+    lines = [f"| layout | method | trials | {' | '.join(settings)} |", "| --- " * (3 + len(settings)) + "|"]
+    for layout, method in sorted({(layout, method) for layout, _, method in groups}):
+        cells = []
+        for setting in settings:
+            trials = groups.get((layout, setting, method), [])
+            rate = 100 * statistics.fmean(row.success for row in trials) if trials else 0.0
+            cells.append(f"{rate:.0f} % ({statistics.fmean(map(_frames, trials)):.1f})" if trials else "")
+        counts = sorted({len(trials) for key, trials in groups.items() if (key[0], key[2]) == (layout, method)})
+        lines.append(f"| {layout} | `{method}` | {', '.join(map(str, counts))} | {' | '.join(cells)} |")
+    return lines
+
+
+def _by_number(setting: str) -> tuple[float, str]:
+    return (float(setting.removeprefix("rate")) if setting.startswith("rate") else 0.0, setting)
 
 
 def _time(trials: Sequence[Trial], which: str) -> str:
@@ -223,4 +257,44 @@ def _plot(groups: dict[tuple[str, str, str], list[Trial]], settings: Sequence[tu
         axis.set_title(f"{layout}, {setting}", fontsize=10)
     figure.tight_layout()
     figure.savefig(folder / "overcooked.png", dpi=90)
+    pyplot.close(figure)
+
+
+def _plot_rates(groups: dict[tuple[str, str, str], list[Trial]], folder: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    layouts = sorted({layout for layout, _, _ in groups})
+    methods = sorted({method for _, _, method in groups})
+    figure, axes = pyplot.subplots(2, len(layouts), figsize=(4.2 * len(layouts), 6.0), squeeze=False, sharey="row")
+    for column, layout in enumerate(layouts):
+        for method in methods:
+            found = sorted(
+                (_by_number(setting)[0], trials)
+                for (a, setting, b), trials in groups.items()
+                if (a, b) == (layout, method)
+            )
+            x = [rate for rate, _ in found]
+            shares = [100 * statistics.fmean(row.success for row in trials) for _, trials in found]
+            bounds = [wilson_interval(sum(row.success for row in trials), len(trials)) for _, trials in found]
+            (line,) = axes[0][column].plot(x, shares, marker="o", markersize=3, label=method)
+            axes[0][column].fill_between(
+                x,
+                [100 * low for low, _ in bounds],
+                [100 * high for _, high in bounds],
+                alpha=0.15,
+                color=line.get_color(),
+            )
+            axes[1][column].plot(
+                x, [statistics.fmean(map(_frames, trials)) for _, trials in found], marker="o", markersize=3
+            )
+        axes[0][column].set_title(layout, fontsize=10)
+        axes[1][column].set_xlabel("events per frame")
+    axes[0][0].set_ylabel("TAR, %, with 95 % interval")
+    axes[1][0].set_ylabel("frames (failure = 100)")
+    axes[0][0].legend(frameon=False, fontsize=7)
+    figure.tight_layout()
+    figure.savefig(folder / "overcooked_rates.png", dpi=90)
     pyplot.close(figure)
