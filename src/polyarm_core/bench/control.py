@@ -27,9 +27,10 @@ DISTURBANCES = ("none", "standard", "severe")
 PLANTS = ("kinematic", "mujoco")
 MEANS = (
     "slots", "decisions", "calls", "model_calls", "tokens", "repairs", "failed_actions", "arm_contacts", "events",
-    "sim_time_s",
+    "sim_time_s", "bytes", "uplink_bytes", "plan_bytes",
 )  # fmt: skip
-"""Figures that are means per episode."""
+"""Figures that are means per episode. ``bytes``: of the arms' reports (``uplink_bytes``) and of plans and what they say
+in each slot (``plan_bytes``), as messages of the graph."""
 
 Plant = Literal["kinematic", "mujoco"]
 Key = tuple[str, str, str, int]
@@ -119,7 +120,8 @@ def _add(figures: Figures, name: str, rows: Sequence[Row]) -> None:
     figures.rate(f"{name}.success_rate", sum(bool(row["success"]) for row in rows), count)
     figures.add(f"{name}.episodes", count)
     for mean in MEANS:
-        figures.add(f"{name}.{mean}", sum(row[mean] for row in rows) / count)
+        if all(mean in row for row in rows):  # a log of an older version does not have them all
+            figures.add(f"{name}.{mean}", sum(row[mean] for row in rows) / count)
     replans: Counter[str] = Counter()
     for row in rows:
         replans.update(row["replans"])
@@ -209,6 +211,9 @@ def row(episode: ControlledSummary) -> Row:
         "arm_contacts": summary.arm_contacts,
         "events": len(episode.happened),
         "sim_time_s": summary.sim_time,
+        "bytes": episode.uplink_bytes + episode.plan_bytes,
+        "uplink_bytes": episode.uplink_bytes,
+        "plan_bytes": episode.plan_bytes,
         "replans": dict(episode.replans),
         "deadlocks": sum(detection.kind == "deadlock" for detection in episode.detections),
         "looks": audit.looks,

@@ -7,7 +7,7 @@ drawn while the episode runs. An event that does not apply in its slot waits for
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,8 +21,9 @@ from polyarm_core.plant.simulation import Simulation
 from polyarm_core.scenario import Scenario
 from polyarm_core.world import WorldView
 
-Kind = Literal["moved", "dropped", "stopped", "blocked"]
-KINDS: tuple[Kind, ...] = ("moved", "dropped", "stopped", "blocked")
+Kind = Literal["moved", "dropped", "stopped", "blocked", "slipped"]
+KINDS: tuple[Kind, ...] = ("moved", "dropped", "stopped", "blocked", "slipped")
+"""``slipped`` only where something is held open, see `kinds_of`."""
 BETWEEN: Mapping[str, str] = {"moved": "A1", "stopped": "A3", "blocked": "A4"}
 """Kinds that come between two slots, and the event of the domain that says what they do."""
 LEVELS: Mapping[str, tuple[int, int]] = {"none": (0, 1), "standard": (2, 4), "severe": (6, 6)}
@@ -57,10 +58,16 @@ class Happened:
     what: str
 
 
+def kinds_of(scenario: Scenario) -> tuple[Kind, ...]:
+    """The kinds that can come to pass in a scenario: no door slips where no action holds a condition."""
+    slips = any(operator.holds for operator in scenario.operators)
+    return KINDS if slips else tuple(kind for kind in KINDS if kind != "slipped")
+
+
 def draw_schedule(scenario: Scenario, level: str, seed: int) -> tuple[ScheduledEvent, ...]:
     """The events of an episode, earliest first.
 
-    Every kind comes before one comes twice; slots are drawn with replacement.
+    Every kind of the scenario comes before one comes twice; slots are drawn with replacement.
 
     Raises:
         UnknownName: no such level.
@@ -69,9 +76,10 @@ def draw_schedule(scenario: Scenario, level: str, seed: int) -> tuple[ScheduledE
         raise UnknownName("disturb", level, LEVELS)
     count, last = LEVELS[level]
     rng = np.random.default_rng([seed & (2**63 - 1), zlib.crc32(f"{scenario.name}:{level}".encode())])
+    known = kinds_of(scenario)
     kinds: list[Kind] = []
     while len(kinds) < count:
-        kinds += [KINDS[k] for k in rng.permutation(len(KINDS))]
+        kinds += [known[k] for k in rng.permutation(len(known))]
     slots = rng.integers(FIRST_SLOT, last + 1, size=count)
     slots[:1] = FIRST_SLOT
     draws = rng.random(count)
@@ -110,7 +118,19 @@ class Disturber:
         return {name: end - slot for name, end in self._blocked.items() if end > slot}
 
     def before_slot(self, slot: int) -> None:
-        """End what is over, and let what is due between two slots happen."""
+        """End what is over, and let what is due between two slots happen; steps the plant while an arm goes home."""
+        plant = self._plant
+        for _ in self.stages(slot):
+            end = plant.time + HOME_TIME
+            while not plant.idle and plant.time < end:
+                plant.step(5)
+
+    def stages(self, slot: int) -> Iterator[str]:
+        """`before_slot` for a plant that somebody else steps.
+
+        Yields:
+            an arm that is on its way home; go on when the plant is idle, or after ``HOME_TIME``.
+        """
         plant = self._plant
         for arm in self._domain.agents:  # also those that the plant has stopped: a person looks and clears them
             if slot >= self._stopped.get(arm, 0):
@@ -118,7 +138,12 @@ class Disturber:
         for name in [name for name, end in self._blocked.items() if slot >= end]:
             plant.block(name, False)
             del self._blocked[name]
-        self._send_home()
+        # A person brings home every arm that has broken off and holds nothing: it would stand in the others' way.
+        carrying = set(plant.held_by().values())
+        for arm in self._domain.agents:
+            if plant.arm(arm).status == "holding" and arm not in carrying:
+                plant.go_home(arm)
+                yield arm
         for event in [e for e in self._pending if e.slot <= slot and e.kind in BETWEEN]:
             state = self._state(slot)
             after = self._domain.disturb(state, BETWEEN[event.kind], event.draw)
@@ -127,25 +152,19 @@ class Disturber:
                 self._apply(event, state, after, slot)
 
     def in_slot(self, slot: int) -> None:
-        """Arms move: drop what is due. A victim is an arm with an object in its gripper."""
-        for event in [e for e in self._pending if e.slot <= slot and e.kind == "dropped"]:
-            held = sorted((arm, entity) for entity, arm in self._plant.held_by().items())
+        """Arms move: what is due drops or slips. Victims are arms with an object, or with a door that is relied on."""
+        for event in [e for e in self._pending if e.slot <= slot and e.kind not in BETWEEN]:
+            slips = event.kind == "slipped"
+            held = {a: e for e, a in self._plant.held_by().items()} if not slips else self._plant.relied_on()
             if not held:
-                return
+                continue
             self._pending.remove(event)
-            arm, entity = held[int(event.draw * len(held))]
-            self._drop(event, arm, entity, slot)
-
-    def _send_home(self) -> None:
-        """A person brings home every arm that has broken off and holds nothing, so that it stands in nobody's way."""
-        plant = self._plant
-        carrying = set(plant.held_by().values())
-        for arm in self._domain.agents:
-            if plant.arm(arm).status == "holding" and arm not in carrying:
-                plant.go_home(arm)
-                end = plant.time + HOME_TIME
-                while not plant.idle and plant.time < end:
-                    plant.step(5)
+            arm, entity = sorted(held.items())[int(event.draw * len(held))]
+            if slips:
+                self._plant.slip(arm)
+                self.happened.append(Happened(slot, event.kind, f"{entity} slipped from {arm} and fell shut"))
+            else:
+                self._drop(event, arm, entity, slot)
 
     def _state(self, slot: int) -> ArmsState:
         world = replace(self._plant.world(), blocked=frozenset())

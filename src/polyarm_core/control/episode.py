@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from polyarm_core.agents import DecidedBy
-from polyarm_core.bench.in_process import EpisodeOptions, InProcessEpisode
+from polyarm_core.bench.in_process import Decided, EpisodeOptions, InProcessEpisode
+from polyarm_core.bench.wire import plan_size, plan_state_size, report_size
 from polyarm_core.chains.executor import Detection
 from polyarm_core.control.disturbance import Disturber, Happened, draw_schedule
 from polyarm_core.control.mirror import MirroredArms
@@ -25,9 +26,11 @@ from polyarm_core.llm.heuristic_backend import HeuristicModel
 from polyarm_core.llm.interface import LanguageModel
 from polyarm_core.plant.kinematic import KinematicPlant
 from polyarm_core.plant.simulation import Simulation
+from polyarm_core.plant.skills import ActionResult
 from polyarm_core.psd.detector import LearnedDetector, NeverStale, OracleDetector, StalenessDetector
 from polyarm_core.scenario import Scenario
-from polyarm_core.slots import SlotOptions
+from polyarm_core.slots import ArmSnapshot, ArmVerdict, SlotOptions
+from polyarm_core.world import WorldView
 
 DETECTORS = ("never", "oracle")
 """Staleness detectors that need no weights; any other name is the ``.npz`` of a trained one."""
@@ -52,6 +55,8 @@ class ControlledSummary:
         detections: of executor and joint graph.
         happened: events that came to pass.
         audit: the plan against the roll-out oracle.
+        uplink_bytes: of the arms' reports, as messages of the graph.
+        plan_bytes: of the plans and of what they say in each slot, as messages of the graph.
     """
 
     summary: EpisodeSummary
@@ -64,11 +69,43 @@ class ControlledSummary:
     detections: tuple[Detection, ...]
     happened: tuple[Happened, ...]
     audit: Audit
+    uplink_bytes: int = 0
+    plan_bytes: int = 0
 
     @property
     def model_calls(self) -> int:
         """Decisions of the arms' own models and calls of the coordinator together."""
         return self.decisions + self.calls
+
+
+class _Traffic:
+    """A team (see `bench.in_process.Team`) of which is counted what it would say as nodes of the graph, in bytes."""
+
+    def __init__(self, team: ControlledTeam) -> None:
+        self._team = team
+        self._frame = team.domain.scenario.frame
+        self.uplink = self._states = 0
+
+    @property
+    def plans(self) -> int:
+        """Plans and plan states."""
+        records = self._team.planner.records
+        return self._states + sum(plan_size(r.plan, r.reason, self._frame) for r in records if r.plan is not None)
+
+    def decide(self, slot: int, now: float, view: WorldView, arms: Mapping[str, ArmSnapshot]) -> Mapping[str, Decided]:
+        decisions = self._team.decide(slot, now, view, arms)
+        for arm, decided in decisions.items():
+            self.uplink += report_size(arm, decided.choice.action, decided.choice.declaration)
+        told = self._team.told
+        if told is not None and self._team.control is not Control.REACTIVE:
+            self._states += plan_state_size(told.heads, told.missing, told.remaining, self._frame)
+        return decisions
+
+    def on_verdicts(self, verdicts: Sequence[ArmVerdict]) -> None:
+        self._team.on_verdicts(verdicts)
+
+    def on_result(self, result: ActionResult) -> None:
+        self._team.on_result(result)
 
 
 def make_detector(name: str, domain: ArmsDomain) -> StalenessDetector:
@@ -145,8 +182,9 @@ def run_controlled_episode(
         lambda slot: (disturber.stopped(slot), disturber.blocked(slot)),
     )
     options = EpisodeOptions(slots=slots or SlotOptions(), stuck=STUCK, idle_slot=IDLE_SLOT)
-    episode = InProcessEpisode(plant, options, team=lambda: team, happenings=lambda: disturber)
-    summary = episode.run(seed)
+    traffic = _Traffic(team)
+    episode = InProcessEpisode(plant, options, team=lambda: traffic, happenings=lambda: disturber)
+    summary = replace(episode.run(seed), control=control.value, disturb=disturb)
     team.audit.end()
     plans = tuple(team.planner.records)
     return ControlledSummary(
@@ -160,4 +198,6 @@ def run_controlled_episode(
         detections=tuple(team.detections),
         happened=tuple(disturber.happened),
         audit=team.audit,
+        uplink_bytes=traffic.uplink,
+        plan_bytes=traffic.plans,
     )

@@ -3,7 +3,8 @@
 A pure state machine. Trouble and answers are events, time is an argument (seconds of any steady clock), and what is
 to be done comes back as effects: `Ask` the coordinator (in a worker: the answer is an event of its own), `Follow` a
 plan. A plan has an epoch that grows by one; an answer is taken only for the request that is open. What failed is not
-tried again in the same situation, and after a few fruitless calls the planner rests before it asks again.
+tried again in the same situation, and after a few fruitless calls the planner rests before it asks again. After a rest
+what failed may be tried once more: nothing else was found, and what was in its way may be gone, e.g. a stopped arm.
 """
 
 from __future__ import annotations
@@ -203,6 +204,7 @@ class Planner(Generic[State]):
         self._fruitless += 1
         if self._fruitless >= self.options.attempts:
             self._rest_until, self._fruitless = now + self.options.rest, 0
+            self._failed.clear()
             return []
         return self._ask(state, request.reason, error, remaining, frame, now)
 

@@ -1,8 +1,8 @@
-"""A team under any way of control in one process: agents, follower, planner, wait-for graph and staleness detector.
+"""A team under any way of control in one process: agents, executive, coordinator and staleness detector.
 
 The nodes of the graph hold the same parts; here they talk by calls, and the coordinator's answer comes after a
-simulated latency. The order in a slot: take in the last one; hear the answer that has come; look for trouble (waits and
-actions, the joint graph, the detector) and mend or ask; then every arm decides.
+simulated latency. The order in a slot: answers whose time has come; the executive takes in the last slot, looks for
+trouble and mends or asks; then every arm decides.
 """
 
 from __future__ import annotations
@@ -14,18 +14,15 @@ from dataclasses import dataclass, field
 from polyarm_core.agents import DecidedBy, Deliberation
 from polyarm_core.bench.in_process import Decided, decide_alone
 from polyarm_core.chains.executor import ChainExecutor, Detection
-from polyarm_core.chains.terms import Action as ChainAction
 from polyarm_core.chains.terms import Plan
 from polyarm_core.control.chain_agent import ChainAgent
-from polyarm_core.control.follower import PlanFollower
+from polyarm_core.control.executive import Effect, PlanExecutive, SlotPlan, names_used
 from polyarm_core.control.mirror import MirroredArms
-from polyarm_core.control.modes import UNPLANNED, Control, Head, Standing
-from polyarm_core.control.planner import Ask, Effect, Planner, PlannerOptions
-from polyarm_core.control.waits import TeamWaits, chain_claims, veto_claims
+from polyarm_core.control.modes import Control
+from polyarm_core.control.planner import Ask, Follow, Planner, PlannerOptions
 from polyarm_core.coordinator.interface import Coordinator, PlanAnswer
 from polyarm_core.coordinator.repair import Repair
 from polyarm_core.domains.arms import ArmsState
-from polyarm_core.domains.arms.search import chain_action
 from polyarm_core.llm.interface import LanguageModel
 from polyarm_core.plant.skills import ActionResult
 from polyarm_core.psd.detector import NeverStale, StalenessDetector
@@ -93,8 +90,8 @@ class ControlledTeam:
         truth: how long stops and blocks really last, for the audit.
 
     Attributes:
-        detections: of executor and joint graph, in order; ``frame`` is the slot.
-        replans: reason -> corrections that it caused, mended ones included.
+        executive: holds the plan.
+        told: what every arm was told in the last slot.
         audit: against the roll-out oracle.
     """
 
@@ -114,11 +111,7 @@ class ControlledTeam:
         self.domain = domain
         self.control = control
         self.agents = {arm: ChainAgent(domain.scenario, arm, control) for arm in domain.agents}
-        self.follower = PlanFollower(domain)
-        self.planner: Planner[ArmsState] = Planner(domain, repair, options)
-        self.waits = TeamWaits(domain.agents)
-        self.detections: list[Detection] = []
-        self.replans: Counter[str] = Counter()
+        self.executive = PlanExecutive(domain, control, repair, options)
         self.audit = Audit()
         self._model, self._by = model, decided_by
         self._coordinator = coordinator
@@ -127,22 +120,40 @@ class ControlledTeam:
         self._truth = truth
         self._oracle: RollOutOracle[ArmsState] = RollOutOracle(domain.simulation)
         self._answers: list[tuple[float, int, PlanAnswer]] = []
-        self._done: dict[str, list[ChainAction]] = {}  # since the request that is open
-        self._found: list[Detection] = []
-        self._heads: dict[str, Head] = dict.fromkeys(domain.agents, UNPLANNED)
-        self._slot = 0
+        self.told: SlotPlan | None = None
+        self._looked_at: Plan | None = None  # what was left of a sound plan when this slot opened
+
+    @property
+    def planner(self) -> Planner[ArmsState]:
+        """Of the episode."""
+        return self.executive.planner
+
+    @property
+    def detections(self) -> Sequence[Detection]:
+        """Of executor and joint graph, in order; ``frame`` is the slot."""
+        return self.executive.detections
+
+    @property
+    def replans(self) -> Counter[str]:
+        """Reason -> corrections that it caused, mended ones included."""
+        return self.executive.replans
 
     # -- a slot -----------------------------------------------------------------------------------------------------
 
     def decide(self, slot: int, now: float, view: WorldView, arms: Mapping[str, ArmSnapshot]) -> Mapping[str, Decided]:
         """See `bench.in_process.Team`."""
-        self._slot = slot
-        if self.control is not Control.REACTIVE:
-            self._plan(slot, now, view, arms)
-        reserved = self._reserved()
+        self._hear(now)
+        self._looked_at = None
+        effects = self.executive.on_opening(slot, now, view, arms, self._watch)
+        if self._looked_at is not None:
+            self._look(slot, view, arms, self._looked_at, bool(self.executive.alarm))
+        self._carry_out(effects, now)
+        self._hear(now)
+        plan = self.told = self.executive.release()
+        reserved = names_used(plan.remaining) if plan.sound else frozenset()
         decisions = {}
         for arm, agent in self.agents.items():
-            decision = agent.decide(view, self._heads[arm], reserved)
+            decision = agent.decide(view, plan.heads[arm], reserved)
             if isinstance(decision, Deliberation):
                 decisions[arm] = decide_alone(agent.own, decision, self._model, self._by)
             else:
@@ -153,94 +164,40 @@ class ControlledTeam:
         """See `bench.in_process.Team`."""
         for verdict in verdicts:
             self.agents[verdict.arm].on_verdict(verdict.action, verdict.decision.value)
-        self.follower.on_verdicts(verdicts)
-        heads = self._heads
-        if self.control is Control.HYBRID:  # an arm whose chain has ended acts by its own model
-            heads = {a: UNPLANNED if h.standing is Standing.ENDED else h for a, h in heads.items()}
-        planned = any(head.standing is not Standing.UNPLANNED for head in heads.values())
-        remaining = self.follower.remaining() if planned else None
-        claims = chain_claims(self.follower, heads) if planned else {}
-        claims |= veto_claims(self.domain.scenario, verdicts, heads, remaining)
-        found = self.waits.update(claims, self._slot)
-        self.detections += found
-        self._found += found
+        self.executive.on_verdicts(verdicts)
 
     def on_result(self, result: ActionResult) -> None:
         """See `bench.in_process.Team`."""
         if result.outcome == "failed":
             self.agents[result.arm].on_failure(result.action)
-        elif result.outcome == "succeeded":
-            self._done.setdefault(result.arm, []).append(chain_action(result.action))
-        self.follower.on_result(result.arm, result.action, result.outcome, result.reason)
+        self.executive.on_result(result.arm, result.action, result.outcome, result.reason)
 
-    # -- the plan ---------------------------------------------------------------------------------------------------
+    # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _plan(self, slot: int, now: float, view: WorldView, arms: Mapping[str, ArmSnapshot]) -> None:
-        domain, planner, follower = self.domain, self.planner, self.follower
-        state = domain.mirrored(view, slot, arms, follower.waited)
-        found = follower.open(state)
-        self.detections += found
-        if slot == 1:
-            self._carry_out(planner.start(state, now), state, now)
-        else:
-            sound = planner.sound
-            reason, cause, agents = self._trouble(found, state)
-            if sound:
-                self._look(slot, view, arms, bool(reason))
-            if sound and reason:
-                self.replans[reason] += 1
-                effects = planner.on_trouble(state, reason, cause, agents, follower.remaining(), slot - 1, now)
-                self._carry_out(effects, state, now)
-        self._hear(state, now)
-        self._carry_out(planner.tick(state, follower.remaining(), slot - 1, now), state, now)
-        self._hear(state, now)
-        self._heads = follower.heads() if planner.sound else dict.fromkeys(domain.agents, UNPLANNED)
+    def _watch(self, state: ArmsState, remaining: Plan) -> bool:
+        if self.executive.sound:
+            self._looked_at = remaining
+        return self._detector.observe(state, remaining) > self._detector.threshold
 
-    def _trouble(self, found: Sequence[Detection], state: ArmsState) -> tuple[str, str, tuple[str, ...]]:
-        """(reason, cause, agents) of a correction; an empty reason = none. A cycle says most, so it comes first."""
-        everything = sorted((*self._found, *found), key=lambda d: d.kind != "deadlock")
-        self._found = []
-        probability = self._detector.observe(state, self.follower.remaining()) if self.planner.epoch else 0.0
-        if everything:
-            return everything[0].kind, everything[0].reason, everything[0].agents
-        if probability > self._detector.threshold:
-            return "stale", "the world has changed", ()
-        return "", "", ()
-
-    def _carry_out(self, effects: Sequence[Effect[ArmsState]], state: ArmsState, now: float) -> None:
+    def _carry_out(self, effects: Sequence[Effect], now: float) -> None:
         for effect in effects:
             if isinstance(effect, Ask):
-                self._done = {}
                 answer = self._coordinator.plan(effect.request)
                 self._answers.append((now + self._latency, effect.number, answer))
-            else:
-                self.follower.adopt(effect.plan, effect.epoch)
+            elif isinstance(effect, Follow):
                 self._detector.reset(effect.plan)
                 self._oracle.forget()
-                self.waits.forget()
-                self._found = []
 
-    def _hear(self, state: ArmsState, now: float) -> None:
+    def _hear(self, now: float) -> None:
         """Answers whose time has come, and those to the questions that they raise."""
         while due := [answer for answer in self._answers if answer[0] <= now]:
             self._answers.remove(due[0])
             _, number, answer = due[0]
-            frame = self._slot - 1
-            remaining = self.follower.remaining()
-            effects = self.planner.on_answer(number, answer, state, remaining, frame, now, self._done)
-            self._carry_out(effects, state, now)
+            self._carry_out(self.executive.on_answer(number, answer, now), now)
 
-    def _look(self, slot: int, view: WorldView, arms: Mapping[str, ArmSnapshot], alarm: bool) -> None:
+    def _look(self, slot: int, view: WorldView, arms: Mapping[str, ArmSnapshot], remaining: Plan, alarm: bool) -> None:
         stopped, blocked = self._truth(slot) if self._truth is not None else ({}, {})
-        state = self.domain.mirrored(view, slot, arms, self.follower.waited, stopped, blocked)
-        executor = ChainExecutor(self.domain.simulation, self.follower.remaining())
+        state = self.domain.mirrored(view, slot, arms, self.executive.follower.waited, stopped, blocked)
+        executor = ChainExecutor(self.domain.simulation, remaining)
         left = self.domain.horizon - state.slot
         self.audit.look(slot, self._oracle.stale(executor, state, left), alarm)
-
-    def _reserved(self) -> frozenset[str]:
-        """Entities and placements of which the rest of a plan makes use."""
-        if not self.planner.sound:
-            return frozenset()
-        remaining: Plan = self.follower.remaining()
-        steps = (step for chain in remaining.values() for step in chain)
-        return frozenset(name for step in steps if isinstance(step, ChainAction) for name in step.arguments)

@@ -129,6 +129,22 @@ class KinematicPlant:
         self._state = self._state._replace(holders=tuple("" if a == arm else a for a in self._state.holders))
         self._break_off(arm, "failed", "slip", "slipped out of the gripper")
 
+    def relied_on(self) -> dict[str, str]:
+        """Arm -> what its action holds, where another arm is in the second half of an action that requires it held."""
+        found: dict[str, str] = {}
+        for arm, (action, _, _) in self._running.items():
+            operator = self._operator(arm, action)
+            holds = set(operator.holds) if operator is not None else set()
+            for other, (its, started, _) in self._running.items() if holds else ():
+                if self.time - started >= self._duration / 2 and self._requires(other, its) & holds:
+                    found[arm] = action.entity
+        return found
+
+    def slip(self, arm: str) -> None:
+        """What an arm holds open slips from its gripper and falls shut: the action fails, and those that require it."""
+        self.scenario.arm(arm)
+        self._break_off(arm, "failed", "slip", "slipped out of the gripper")
+
     def protective_stop(self, arm: str, text: str) -> None:
         """Stop an arm until `clear`, as its own safety would."""
         self.scenario.arm(arm)

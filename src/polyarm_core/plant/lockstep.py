@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.interpolate import CubicSpline
+from scipy.spatial.transform import Rotation
 
 from polyarm_core.plant.motion import (
     CARRY_SCALE,
@@ -25,15 +26,19 @@ from polyarm_core.plant.motion import (
     Trajectory,
     matrix_of,
     pose_of,
+    tool_down,
 )
 from polyarm_core.plant.scene import Array
-from polyarm_core.plant.skills import Carried, Close, Follow, Open, SkillFailure, Step, Task, Verify, check_placed
+from polyarm_core.plant.skills import FALLEN, Carried, Close, Follow, Open, Run, SkillFailure, Step, Task, Verify
+from polyarm_core.scenario import Box, Scenario
 from polyarm_core.world import nearest_placement
 
 HEIGHT, DURATION = 0.3, 2.5
 """Defaults of the operator's parameters, m and s."""
-LEANING = 0.88
-"""An end on its own rope leans; it is gripped on the faces along the rope, so that matters little. Cosine."""
+LEANING = 0.7
+"""Cosine. An end on its own rope leans so far at most, and closing fingers set it upright; what leans further lies."""
+LYING = 0.95
+"""An end that was dropped lies on a side, which is level to this cosine; it is gripped, carried and laid as it lies."""
 DOWN = 0.05
 """An end that is at most this far above the surface is down, m."""
 
@@ -97,7 +102,7 @@ def plan_grasp(
     zones = planner._open_zones(arm, snapshot, planner.scene.zone_geoms if zones is None else zones)
     start = np.asarray(snapshot.joints[arm], float)
     failure = PlanFailure("unreachable", f"{arm} cannot reach {entity}")
-    for width, grasp in planner._grasps(arm, snapshot, entity, holding=False, upright=LEANING):
+    for width, grasp in _grasps(planner, arm, entity, snapshot):
         tool = matrix_of(snapshot.entities[entity]) @ np.linalg.inv(grasp)
         try:
             above, down = planner._descend(arm, tool, str(failure))
@@ -112,6 +117,30 @@ def plan_grasp(
             if error.reason == "no_plan" or failure.reason == "unreachable":
                 failure = error
     raise failure
+
+
+def _grasps(planner: MotionPlanner, arm: str, entity: str, snapshot: PlanningScene) -> Sequence[tuple[float, Array]]:
+    """As `MotionPlanner._grasps`, also of an entity that lies: from above, on two of the faces that are upright now."""
+    item, robot = planner.scene.entities[entity], planner.scene.arms[arm].robot
+    matrix = matrix_of(snapshot.entities[entity])
+    shape = planner.scene.scenario.entities[entity].shape
+    if matrix[2, 2] >= LEANING or not isinstance(shape, Box) or robot.gripper == "suction":
+        return planner._grasps(arm, snapshot, entity, holding=False, upright=LEANING)
+    if np.abs(matrix[2, :3]).max() < LYING:
+        raise PlanFailure("unreachable", f"{entity} neither stands nor lies")
+    _, natural = planner._natural(arm, matrix[:3, 3])
+    upright = int(np.abs(matrix[2, :3]).argmax())
+    found = []
+    for axis, width in enumerate(shape.size):
+        if axis != upright and width < robot.opening - 0.004:
+            for sign in (1.0, -1.0):
+                yaw = math.atan2(sign * matrix[1, axis], sign * matrix[0, axis])
+                tool = tool_down(matrix[:3, 3] + [0.0, 0.0, robot.grip_depth], yaw)
+                turn = abs(math.remainder(yaw - natural, 2 * math.pi))
+                found.append((turn, float(width), np.asarray(np.linalg.inv(tool) @ matrix)))
+    if not found:
+        raise PlanFailure("unreachable", f"{item.name} is too wide for the gripper of {arm} as it lies")
+    return [(width, grasp) for _, width, grasp in sorted(found, key=lambda candidate: round(candidate[0], 3))]
 
 
 def plan_straight(
@@ -166,18 +195,41 @@ def _in_step(task: Task, way: TimedPath) -> Trajectory:
     return way.trajectory(duration)
 
 
+def _straightened(rotation: Array) -> Array:
+    """The rotation (3, 3) along the axes of the scene that is nearest to another one: upright, or lying on a side."""
+    turns = Rotation.create_group("O").as_matrix()
+    return np.asarray(turns[int(np.einsum("kij,ij->k", turns, rotation).argmax())])
+
+
+def _half(scenario: Scenario, entity: str, rotation: Array) -> float:
+    """Half the height (m) of an entity when it is turned like that (3, 3)."""
+    shape = scenario.entity(entity).shape
+    return float(np.abs(rotation[2]) @ np.array(shape.size)) / 2 if isinstance(shape, Box) else shape.height / 2
+
+
 def _target(task: Task, height: float) -> Array:
-    """Pose (4x4) of the entity upright over the action's placement, turned along its axes, underside at ``height``."""
-    item = task.planner.scene.entities[task.action.entity]
-    now = matrix_of(task.snapshot.entities[item.name])
-    quarter = round(math.atan2(now[1, 0], now[0, 0]) / (math.pi / 2)) * math.pi / 2
-    c, s = math.cos(quarter), math.sin(quarter)
+    """Pose (4x4) of the entity over the action's placement, turned along its axes, its middle ``height`` above it."""
     target = np.eye(4)
-    target[:2, :2] = [[c, -s], [s, c]]
-    target[:3, 3] = np.array(task.scenario.placement(task.action.placement).xyz) + np.array(
-        [0.0, 0.0, height + item.half_height]
-    )
+    target[:3, :3] = _straightened(matrix_of(task.snapshot.entities[task.action.entity])[:3, :3])
+    target[:3, 3] = np.array(task.scenario.placement(task.action.placement).xyz) + np.array([0.0, 0.0, height])
     return target
+
+
+def _laid(task: Task) -> Array:
+    """Pose (4x4) of the entity on the action's placement."""
+    target = _target(task, PLACE_GAP)
+    target[2, 3] += _half(task.scenario, task.action.entity, target[:3, :3])
+    return target
+
+
+def _check_laid(run: Run) -> None:
+    """As `check_placed`, of an entity that may lie on a side. Raises SkillFailure ``slip``."""
+    entity, placement = run.action.entity, run.action.placement
+    pose, goal = matrix_of(run.snapshot().entities[entity]), np.array(run.scenario.placement(placement).xyz)
+    away = float(np.linalg.norm((pose[:3, 3] - goal)[:2]))
+    fallen = float(goal[2] - pose[2, 3]) + _half(run.scenario, entity, pose[:3, :3])
+    if away > run.scenario.success.tolerance or fallen > FALLEN:
+        raise SkillFailure("slip", f"{entity} lies {away:.2f} m from {placement}, {fallen:.2f} m below it")
 
 
 def _partners_hold(task: Task) -> bool:
@@ -205,7 +257,7 @@ def _settle(task: Task) -> tuple[list[Step], Task]:
     it may be anything.
     """
     entity, planner, arm, snapshot = task.action.entity, task.planner, task.arm, task.snapshot
-    half = planner.scene.entities[entity].half_height
+    half = _half(task.scenario, entity, matrix_of(snapshot.entities[entity])[:3, :3])
     start, target = np.asarray(snapshot.joints[arm], float), matrix_of(snapshot.entities[entity])
     steps: list[Step] = []
     if target[2, 3] - half - _surface(task) > DOWN:
@@ -272,12 +324,12 @@ class _WithEntity:
         if task.snapshot.held.get(task.action.entity) != task.arm:
             raise SkillFailure("slip", f"{task.action.entity} is not in the gripper of {task.arm}")
 
-    def way(self, task: Task, height: float) -> TimedPath:
-        """The straight way to ``height`` over the action's placement."""
+    def way(self, task: Task, target: Array) -> TimedPath:
+        """The straight way on which the entity comes to a pose (4x4)."""
         snapshot = task.snapshot
         return plan_straight(
             task.planner, task.arm, task.action.entity, np.asarray(snapshot.joints[task.arm], float),
-            _grasp(task, snapshot), _target(task, height), snapshot, task.zones,
+            _grasp(task, snapshot), target, snapshot, task.zones,
         )  # fmt: skip
 
 
@@ -286,7 +338,8 @@ class Carry(_WithEntity):
 
     def plan(self, task: Task) -> Sequence[Step]:
         """One motion."""
-        way = self.way(task, task.parameter("height", HEIGHT))
+        half = task.planner.scene.entities[task.action.entity].half_height
+        way = self.way(task, _target(task, task.parameter("height", HEIGHT) + half))
         return [Follow("carry", _in_step(task, way), check=Carried(task.action.entity), barrier=True)]
 
 
@@ -296,8 +349,9 @@ class Lower(_WithEntity):
     def plan(self, task: Task) -> Sequence[Step]:
         """Lower, open, retreat."""
         entity, planner, arm, snapshot = task.action.entity, task.planner, task.arm, task.snapshot
-        way = self.way(task, PLACE_GAP)
-        placed = {**snapshot.entities, entity: pose_of(_target(task, PLACE_GAP))}
+        laid = _laid(task)
+        way = self.way(task, laid)
+        placed = {**snapshot.entities, entity: pose_of(laid)}
         zones = planner._open_zones(arm, snapshot, planner.scene.zone_geoms if task.zones is None else task.zones)
         away = planner._checker(arm, PlanningScene(snapshot.joints, placed), zones)
         home = np.array(task.robot.home)
@@ -307,7 +361,7 @@ class Lower(_WithEntity):
             Follow("lower", _in_step(task, way), check=Carried(entity), barrier=True),
             Open("open", entity, barrier=True),
             Follow("retreat", retreat),
-            Verify("retreat", check_placed),
+            Verify("retreat", _check_laid),
         ]
 
 

@@ -617,6 +617,26 @@ class Simulation:
         """Open an arm's gripper whatever it does; what it holds falls, and its action fails. Raises UnknownName."""
         self._port(arm).command_gripper(self.scene.arms[arm].robot.opening)
 
+    def relied_on(self) -> dict[str, str]:
+        """Arm -> what it holds open at the moment, where another arm has reached for what is behind it."""
+        needed = [skill.relies_on(self.time) for skill in self._skills.values()]
+        return {
+            name: skill.action.entity
+            for name, skill in self._skills.items()
+            if skill.holding and any(skill.holds & conditions for conditions in needed)
+        }
+
+    def slip(self, arm: str) -> None:
+        """What an arm holds open slips from its gripper: the action fails, and those that require it are stopped.
+
+        The arm goes home, since a handle would lean on its open finger: so the door falls shut. Raises UnknownName.
+        """
+        skill = self._skill(arm)
+        if not skill.holding:
+            return
+        self._note(skill.slip(f"{skill.action.entity} slipped out of the gripper", self.time))
+        self.go_home(arm)
+
     def block(self, placement: str, blocked: bool = True) -> None:
         """Put something on a placement that is no entity of the task, or take it away. Raises UnknownName.
 

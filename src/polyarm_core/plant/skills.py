@@ -568,6 +568,10 @@ class SkillExecutor:
     def _step(self) -> Step | None:
         return self._steps[self._index] if self.active and self._index >= 0 else None
 
+    def relies_on(self, now: float) -> frozenset[str]:
+        """Conditions without which the arm would be stopped where it is; none before it has got to its object."""
+        return self._requires if self._index > 0 and self._guarded(now) else frozenset()
+
     # -- commands ---------------------------------------------------------------------------------------------------
 
     def start(
@@ -626,6 +630,10 @@ class SkillExecutor:
         if self.status == "protective_stop" or not self.active:
             return None
         return self._finish("stopped", reason, text or f"stopped while in phase {self.phase}", now)
+
+    def slip(self, text: str, now: float) -> ActionResult:
+        """End an action that holds something: it has slipped out of the gripper."""
+        return self._finish("failed", "slip", text, now)
 
     def lose(self, conditions: Collection[str], now: float, text: str) -> ActionResult | None:
         """Some conditions are held no more: stop if the action depends on one of them where it is."""

@@ -46,7 +46,7 @@ def test_every_task_is_done_by_every_control_whatever_happens(task: str, control
         assert found.summary.success, found
         assert (found.calls == 0) is (control is Control.REACTIVE)
         assert (found.decisions == 0) is (control is Control.PLANNED)
-        assert not found.summary.failed_actions or any(h.kind == "dropped" for h in found.happened)
+        assert not found.summary.failed_actions or any(h.kind in ("dropped", "slipped") for h in found.happened)
 
 
 def test_the_same_seed_gives_the_same_episode_and_every_method_meets_the_same_schedule() -> None:

@@ -9,13 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyarm_core.constraints import Action
-from polyarm_core.control.disturbance import FIRST_SLOT, KINDS, LEVELS, Disturber, ScheduledEvent, draw_schedule
+from polyarm_core.control.disturbance import (
+    FIRST_SLOT,
+    KINDS,
+    LEVELS,
+    Disturber,
+    ScheduledEvent,
+    draw_schedule,
+    kinds_of,
+)
 from polyarm_core.control.mirror import MirroredArms
 from polyarm_core.domains.arms import ArmsDomain
 from polyarm_core.errors import UnknownName
 from polyarm_core.plant.kinematic import KinematicPlant
+from polyarm_core.plant.simulation import Simulation
 from polyarm_core.plant.skills import ArmBusy
-from polyarm_core.scenario import load_scenario
+from polyarm_core.scenario import Scenario, load_scenario
 from polyarm_core.world import OBSTACLE, WorldView, locate
 
 SORT, ROPE, CABINET = (load_scenario(name) for name in ("sort", "rope", "cabinet"))
@@ -23,16 +32,23 @@ SORT, ROPE, CABINET = (load_scenario(name) for name in ("sort", "rope", "cabinet
 BLUE = Action("move", "blue_square", "panel3")
 
 
-@given(seed=st.integers(0, 2**63), level=st.sampled_from(sorted(LEVELS)))
-def test_a_schedule_is_drawn_beforehand_and_kinds_take_turns(seed: int, level: str) -> None:
-    schedule = draw_schedule(SORT, level, seed)
-    assert schedule == draw_schedule(SORT, level, seed) and list(schedule) == sorted(schedule)
+@given(seed=st.integers(0, 2**63), level=st.sampled_from(sorted(LEVELS)), task=st.sampled_from([SORT, ROPE, CABINET]))
+def test_a_schedule_is_drawn_beforehand_and_kinds_take_turns(seed: int, level: str, task: Scenario) -> None:
+    schedule = draw_schedule(task, level, seed)
+    assert schedule == draw_schedule(task, level, seed) and list(schedule) == sorted(schedule)
     count, last = LEVELS[level]
     assert len(schedule) == count
-    counts = [sum(event.kind == kind for event in schedule) for kind in KINDS]
-    assert max(counts) - min(counts) <= 1
+    counts = [sum(event.kind == kind for event in schedule) for kind in kinds_of(task)]
+    assert max(counts) - min(counts) <= 1 and sum(counts) == count  # a door slips only where one is held
     if schedule:
         assert schedule[0].slot == FIRST_SLOT and all(event.slot <= last for event in schedule)
+
+
+def test_only_where_something_is_held_open_a_door_slips() -> None:
+    assert kinds_of(CABINET) == KINDS
+    assert kinds_of(SORT) == kinds_of(ROPE) == tuple(kind for kind in KINDS if kind != "slipped")
+    known = (("dropped", 0.74), ("stopped", 0.0145))  # schedules without it are what they were before it was known
+    assert tuple((event.kind, round(event.draw, 4)) for event in draw_schedule(SORT, "standard", 0)) == known
 
 
 def test_seeds_tasks_and_levels_differ() -> None:
@@ -103,6 +119,57 @@ def test_an_object_is_dropped_on_the_way() -> None:
     assert locate(SORT, plant.world())["blue_square"] != "panel3"
     plant.step(200)
     assert plant.results() == []
+
+
+def test_a_door_slips_while_somebody_reaches_in() -> None:
+    plant = KinematicPlant(CABINET, 0)
+    mug = locate(CABINET, plant.world())["mug"]
+    holder, door = ("alice", "left_door") if mug.startswith("left") else ("bob", "right_door")
+    disturber = Disturber(plant, MirroredArms(ArmsDomain(CABINET)), [ScheduledEvent(2, "slipped", 0.4)])
+    plant.start_action(holder, Action("hold", door))
+    plant.step(200)
+    disturber.in_slot(2)
+    assert disturber.happened == []  # nobody relies on it: it waits
+    plant.start_action("chad", Action("move", "mug", "coaster_mug"))
+    plant.step(10)
+    disturber.in_slot(2)
+    assert disturber.happened == [] and plant.held_conditions()
+    plant.stop(holder, "test")  # and would not be stopped by a slip of somebody who does not hold it any more
+    plant.results()
+    for arm, action in ((holder, Action("hold", door)), ("chad", Action("move", "mug", "coaster_mug"))):
+        plant.start_action(arm, action)
+    plant.step(150)
+    disturber.in_slot(2)
+    assert [(r.arm, r.outcome, r.reason) for r in plant.results()] == [
+        (holder, "failed", "slip"),
+        ("chad", "stopped", "not_held"),
+    ]
+    assert disturber.happened[0].what == f"{door} slipped from {holder} and fell shut"
+    assert not plant.held_conditions() and locate(CABINET, plant.world())["mug"] == mug
+
+
+def test_a_door_slips_in_physics_and_falls_shut() -> None:
+    plant = Simulation(CABINET, 1)
+    try:
+        mug = locate(CABINET, plant.world())["mug"]
+        holder, door = ("alice", "left_door") if mug.startswith("left") else ("bob", "right_door")
+        plant.start_action(holder, Action("hold", door))
+        plant.start_action("chad", Action("move", "mug", "coaster_mug"))
+        end = plant.time + 120.0
+        while not plant.relied_on() and plant.time < end:
+            plant.step(5)
+        assert plant.relied_on() == {holder: door}
+        plant.slip(holder)
+        assert [(r.arm, r.outcome, r.reason) for r in plant.results()] == [
+            (holder, "failed", "slip"),
+            ("chad", "stopped", "not_held"),
+        ]
+        plant.go_home("chad")
+        assert plant.run_until_idle(60.0)
+        assert {result.outcome for result in plant.results()} == {"succeeded"}
+        assert plant.readings()[f"{door}.angle"] < 0.1
+    finally:
+        plant.close()
 
 
 # -- what the kinematic plant learned for it ---------------------------------------------------------------------------

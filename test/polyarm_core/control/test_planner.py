@@ -115,8 +115,14 @@ def test_what_failed_is_not_tried_again_in_the_same_situation() -> None:
     assert planner.on_answer(third.number, PlanAnswer(GOOD, "", 0.1), START, GOOD, 1, 4.0) == []  # now it rests
     assert not planner.sound and not planner.thinking
     assert planner.tick(START, GOOD, 2, 13.0) == []
-    fourth = asked(planner.tick(moved(), GOOD, 3, 14.0))
-    assert planner.on_answer(fourth.number, SEARCH.plan(fourth.request), moved(), GOOD, 3, 14.0)
+    fourth = asked(planner.tick(START, GOOD, 3, 14.0))
+    assert planner.on_answer(fourth.number, PlanAnswer(GOOD, "", 0.1), START, GOOD, 3, 14.0)  # nothing else was found
+    fifth = asked(planner.on_trouble(START, "stall", "alice fails again", ("alice",), GOOD, 4, 15.0))
+    assert not [
+        e
+        for e in planner.on_answer(fifth.number, PlanAnswer(GOOD, "", 0.1), START, GOOD, 4, 15.0)
+        if isinstance(e, Follow)
+    ]
 
 
 def test_calls_are_bounded() -> None:

@@ -179,6 +179,27 @@ def test_an_end_is_lost_the_other_is_set_down_and_both_begin_again(sim: Simulati
     assert sim.arm_contacts == 0
 
 
+@pytest.mark.parametrize(("arm", "tilt_deg", "rests"), [("bob", 90.0, 0.0), ("bob", 45.0, 0.84), ("alice", -90.0, 0.0)])
+def test_an_end_that_lies_on_its_side_or_leans_is_lifted_carried_and_laid(
+    sim: Simulation, arm: str, tilt_deg: float, rests: float
+) -> None:
+    """As it may come to rest when a gripper has let it fall."""
+    sim.reset(1)
+    position, _ = sim.poses()[ENDS[arm]]
+    half = np.radians(tilt_deg) / 2
+    sim.place_entity(ENDS[arm], (position[0], position[1], position[2] + 0.03), (np.cos(half), 0.0, np.sin(half), 0.0))
+    sim.run(1.5)
+    _, (_, x, y, _) = sim.poses()[ENDS[arm]]
+    assert 1 - 2 * (x * x + y * y) == pytest.approx(rests, abs=0.03)  # cosine of its lean
+    for verb in ("lift", "carry", "lower"):
+        act(sim, verb, groove=verb != "lift")
+        results = finish(sim)
+        assert {result.outcome for result in results.values()} == {"succeeded"}, results
+    readings = sim.readings()
+    assert readings["rope.end_offset"] < 0.05 and readings["rope.highest_end"] < 0.06 and readings["rope.in_bed"] > 15
+    assert sim.held_by() == {} and sim.arm_contacts == 0
+
+
 def test_the_twin_vetoes_a_lift_alone(scenario: Scenario) -> None:
     where = {"end_a": "start_a1", "end_b": "start_b1"}
     lifts = {arm: Action("lift", end) for arm, end in ENDS.items()}

@@ -12,7 +12,7 @@ from polyarm_core.chains import terms
 from polyarm_core.chains.terms import Plan, Step, WaitAgents, WaitEntity
 from polyarm_core.constraints import MOVE_VERB, STAY, Action
 from polyarm_core.domains.arms import search
-from polyarm_core.domains.arms.events import DISTURBANCES, Events
+from polyarm_core.domains.arms.events import DISTURBANCES, SLIP, Events
 from polyarm_core.domains.arms.slot import SlotOutcome, arbitrate_slot
 from polyarm_core.domains.arms.world import PAN, AbstractWorld, ArmsState, free_placements
 from polyarm_core.domains.interface import (
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NOTHING, NOBODY = "nothing", "nobody"
+FEATURES = (
+    "x", "y",  # over the scene
+    "empty", "holding", "stopped",  # of an arm
+    "astray", "at_goal", "free", "held", "hops", "near",  # of an object; hops to its goal over the number of arms
+    "clear", "occupied", "blocked",  # of a placement
+    "unmet", "met",  # of a condition
+)  # fmt: skip
+"""What the staleness detector sees of an entity."""
 OUTCOMES = 4096
 """Slots whose outcome is remembered between ``step`` and ``progress``, and over roll-outs that start alike."""
 
@@ -58,8 +66,7 @@ class ArmsDomain(Domain[ArmsState]):
         ScenarioError, UnknownName: see `load_scenario`.
     """
 
-    disturbances = DISTURBANCES
-    feature_count = 6
+    feature_count = len(FEATURES)
 
     def __init__(self, scenario: Scenario | str) -> None:
         self.scenario = scenario = load_scenario(scenario) if isinstance(scenario, str) else scenario
@@ -67,6 +74,8 @@ class ArmsDomain(Domain[ArmsState]):
         self.name = f"arms:{scenario.name}"
         self.agents = tuple(scenario.arms)
         self.horizon = scenario.slots.limit
+        slips = any(operator.holds for operator in scenario.operators)
+        self.disturbances = tuple(item for item in DISTURBANCES if slips or item.name != SLIP)
         self._graph = RelayGraph(scenario)
         self._guide = search.Guide(self.world)
         self._events = Events(self.world, self._graph)
@@ -76,6 +85,9 @@ class ArmsDomain(Domain[ArmsState]):
         if doubled:
             raise InvalidValue("names", doubled, "different names for arms, entities, placements and conditions")
         self._row = {name: row for row, name in enumerate(self.entity_rows)}
+        spots = [p.xyz[:2] for p in scenario.placements.values()] + [a.base.xyz[:2] for a in scenario.arms.values()]
+        corner = np.array(spots).min(axis=0)
+        self._floor = corner, np.maximum(np.array(spots).max(axis=0) - corner, 1e-9)  # for features
         self._operators: dict[str, dict[str, list[Operator]]] = {}  # verb -> arm -> operators
         for operator in scenario.operators:
             for arm in operator.arms:
@@ -85,6 +97,7 @@ class ArmsDomain(Domain[ArmsState]):
         table = {action for moves in self._moves.values() for action in moves}
         table |= {_action(operator) for operator in scenario.operators}
         self._controls: tuple[Action, ...] = (STAY, *sorted(table))
+        self.control_count = len(self._controls)
         self._control_of = {search.chain_action(a): k for k, a in enumerate(self._controls) if not a.is_stay}
         self._outcomes: OrderedDict[tuple[ArmsState, tuple[int, ...]], SlotOutcome] = OrderedDict()
         self.attributes = self._attributes()
@@ -246,11 +259,6 @@ class ArmsDomain(Domain[ArmsState]):
         """Each arm proposes its action, legal now or not: the twin answers. 0 = stay."""
         return tuple(0 if intent is None else self._control_of.get(intent, 0) for intent in intents)
 
-    @property
-    def control_count(self) -> int:
-        """Controls are 0 (stay) to one below this."""
-        return len(self._controls)
-
     def action_of(self, control: int) -> Action:
         """What a control proposes."""
         return self._controls[control]
@@ -344,36 +352,35 @@ class ArmsDomain(Domain[ArmsState]):
     # --- staleness ---
 
     def features(self, state: ArmsState) -> NDArray[np.float32]:
-        """Six columns, in [0, 1].
+        """``FEATURES`` as columns, in [0, 1]; 0 where an entity has no such attribute.
 
-        x and y over the scene; at its goal, occupied or met; held or holding; stopped or blocked; moves to the goal
-        over the number of arms.
+        What is true or false has two columns, so that the difference shows beside a 1 whichever way it went.
         """
         scenario, world = self.scenario, self.world
         view = world.view(state)
-        spots = np.array(
-            [p.xyz[:2] for p in scenario.placements.values()] + [a.base.xyz[:2] for a in scenario.arms.values()]
-        )
-        low = spots.min(axis=0)
-        span = np.maximum(spots.max(axis=0) - low, 1e-9)
+        low, span = self._floor
         rows = np.zeros((len(self.entity_rows), self.feature_count), np.float32)
         count = len(scenario.entities)
         for k, arm in enumerate(self.agents):
             rows[k, :2] = (np.array(scenario.arms[arm].base.xyz[:2]) - low) / span
-            rows[k, 3:5] = (arm in state.holders, state.stopped[k] > 0)
+            rows[k, 2 + (arm in state.holders)] = 1.0
+            rows[k, 4] = state.stopped[k] > 0
         for k, name in enumerate(world.objects):
             row = len(self.agents) + k
             rows[row, :2] = np.clip((np.array(view.world.positions[name][:2]) - low) / span, 0.0, 1.0)
-            hops = self._guide.hops(name, state.places[k]) / max(1, len(self.agents))
-            rows[row, 2:] = (name in view.satisfied, bool(state.holders[k]), 0.0, min(1.0, hops))
+            rows[row, 5 + (name in view.satisfied)] = 1.0
+            rows[row, 7 + bool(state.holders[k])] = 1.0
+            hops = min(1.0, self._guide.hops(name, state.places[k]) / max(1, len(self.agents)))
+            rows[row, 9:11] = (hops, 1.0 - hops)
         blocked = {name for name, _ in state.blocked}
         standing = {place for place, arm in zip(state.places, state.holders, strict=True) if not arm}
         for k, (name, placement) in enumerate(scenario.placements.items()):
             row = len(self.agents) + count + k
             rows[row, :2] = (np.array(placement.xyz[:2]) - low) / span
-            rows[row, 2:5] = (name in standing, 0.0, name in blocked)
+            rows[row, 11 + (name in standing)] = 1.0
+            rows[row, 13] = name in blocked
         for name in scenario.conditions:
-            rows[self._row[name], 2] = name in view.world.conditions
+            rows[self._row[name], 14 + (name in view.world.conditions)] = 1.0
         return rows
 
     def refers(self, state: ArmsState, agent: str, step: Step) -> frozenset[str]:
@@ -387,8 +394,9 @@ class ArmsDomain(Domain[ArmsState]):
         """``refers`` closed over the scenario's rules.
 
         An action depends on its arm and group, on the conditions that it needs and the arms that can hold them, and
-        on the placements from which the arm could take the object; a condition on the placements that decide it; an
-        object on where it is and on who holds it; a placement on what stands there.
+        on the placements from which the arm could take the object, which is that on which it stands only if the arm can
+        take it from there; a condition on the placements that decide it; an object on who holds it; a placement on what
+        stands there.
         """
         names = set(self.refers(state, agent, step)) | {agent}
         if isinstance(step, terms.Action) and step in self._control_of:
@@ -398,7 +406,7 @@ class ArmsDomain(Domain[ArmsState]):
             name = frontier.pop()
             more: set[str] = set()
             if name in where:
-                more = {where[name], state.holders[self.world.index[name]]}
+                more = {state.holders[self.world.index[name]]}
             elif name in self.scenario.placements:
                 more = {thing for thing, place in where.items() if place == name}
             elif isinstance(condition := self.scenario.conditions.get(name), Occupied):

@@ -2,7 +2,9 @@
 
 No event leaves a state from which moves cannot reach the goal. Between two slots nothing is in a gripper but the ends
 of a rope; elsewhere a drop (A2) is what it leaves behind: an object that is not yet at its goal lies somewhere else
-within reach of an arm that can touch it. A door that slips is no event: a door is open only during a slot.
+within reach of an arm that can touch it. Between two slots no door is held open, so a slip (A5) never applies to a
+state: it strikes while arms move, in a plant. What the victim holds is false from then on, its action fails, those that
+require it held are stopped, and what was being taken out stays where it was: the slot has passed for nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ DISTURBANCES = (
     Disturbance("A2", "an object drops, and lies elsewhere within reach of the arm"),
     Disturbance("A3", "an arm stops for some slots"),
     Disturbance("A4", "a placement is blocked for some slots"),
+    Disturbance("A5", "a door that an arm holds open slips from its gripper and falls shut"),
 )
+SLIP = "A5"
+"""Only in scenarios in which an action holds a condition."""
 
 
 class Events:
@@ -68,6 +73,8 @@ class Events:
                 return None
             which, slots = _split(draw, len(free))
             return state._replace(blocked=tuple(sorted((*state.blocked, (free[which], slots)))))
+        if name == SLIP:
+            return None
         raise UnknownName("disturbance", name, [item.name for item in DISTURBANCES])
 
     def _movable_by_person(self, state: ArmsState) -> list[tuple[str, Sequence[str]]]:
