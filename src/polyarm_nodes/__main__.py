@@ -9,9 +9,16 @@ import sys
 NODES = (
     "arm_agent",
     "digital_twin",
+    "coordinator",
+    "psd",
     "mujoco_bridge",
     "kinematic_bridge",
     "driver_bridge",
+    "domain_bridge",
+    "domain_coordinator",
+    "domain_agent",
+    "domain_psd",
+    "domain_recorder",
     "recorder",
     "episode_monitor",
 )

@@ -50,6 +50,16 @@ class Parameter:
 
 
 SCENARIO = Parameter("sort", "packaged scenario name or path of a scenario file")
+DOMAIN = Parameter("overcooked:coordination_ring", "world that moves in frames: overcooked:LAYOUT, moba, arms:SCENARIO")
+LISTENERS = Parameter(0, "listeners beside the team, such as a recorder, that must be there before it begins", 0, 100)
+METHOD = Parameter("search+stall", "who plans and what asks for a new plan: COORDINATOR+TRIGGER[+repair]")
+CONTROL = Parameter(
+    "reactive",
+    "who picks the actions: each arm's model, the coordinator's chains, or the chains where there are any",
+    choices=("reactive", "planned", "hybrid"),
+)
+# The levels of control.disturbance, which is not imported: it would bring the physics into every process.
+DISTURB = Parameter("none", "what happens beside what the arms do, by seed", choices=("none", "standard", "severe"))
 LEASE_DURATION = Parameter(2.0, "s that a lease stays valid after its last renewal (steady clock)", 0.1, 60.0)
 EXECUTION = Parameter(
     "granted",
@@ -80,12 +90,52 @@ ARM_AGENT: Mapping[str, Parameter] = {
     "model_port_file": Parameter("", "file in which the model server writes its port"),
     "model_timeout": Parameter(0.0, "s that one decision may take; 0 = the scenario's", 0.0, 3600.0),
     "stay_patience": Parameter(1, "slots in a row that the arm may stay although it could act", 0, 1000),
+    "control": CONTROL,
+    "plan_timeout": Parameter(
+        0.0, "s that a slot waits for its plan state; 0 = 0.7 of the slot's deadline, hybrid at most 2", 0.0, 3600.0
+    ),
     "trace_file": Parameter("", "append the monotonic times of every slot to this file; empty = none"),
+}
+
+COORDINATOR: Mapping[str, Parameter] = {
+    "scenario": SCENARIO,
+    "control": Parameter("planned", CONTROL.meaning, choices=("planned", "hybrid")),
+    "coordinator": Parameter("search", "who makes plans: search, BACKEND:NAME of a model, or a model of the scenario"),
+    "model_url": Parameter("", "address of the model's server; empty = from model_port_file or the scenario"),
+    "model_port_file": Parameter("", "file in which the model server writes its port"),
+    "model_timeout": Parameter(0.0, "s that one text of the model may take; 0 = the model's own", 0.0, 3600.0),
+    "variant": Parameter(
+        "base", "of the prompt: for a model as it comes, or two for tuned ones", choices=("base", "sft", "compact")
+    ),
+    "decoding": Parameter(
+        "constrained", "of the model: by a grammar, so that every text is a valid plan", choices=("constrained", "free")
+    ),
+    "fallback": Parameter(True, "the search makes the plan when the model gives none; false = the arms hold"),
+    "warm_up": Parameter(120.0, "s that a model may take to load before the coordinator joins without it", 0.0, 3600.0),
+    "repair": Parameter(True, "mend plans before anybody is asked for a new one"),
+    "detector": Parameter(False, "a staleness detector runs in the cell"),
+    "detector_wait": Parameter(0.3, "s that an opening waits for its word on the world", 0.0, 60.0),
+    "result_wait": Parameter(1.0, "s that an opening waits for the results of the last slot", 0.0, 60.0),
+    "plan_hold": Parameter(
+        0.5, "share of a slot's deadline for which planned arms are kept waiting while a plan is made", 0.0, 0.9
+    ),
+    "timeout": Parameter(60.0, "s after which an answer is given up", 0.1, 3600.0),
+    "attempts": Parameter(3, "calls in a row without a plan after which the coordinator rests", 1, 1000),
+    "rest": Parameter(8.0, "s of that rest", 0.1, 3600.0),
+    "calls": Parameter(40, "calls in an episode, at most", 1, 100_000),
+    "trace_file": Parameter("", "append the monotonic times of every slot and call to this file; empty = none"),
+}
+
+PSD: Mapping[str, Parameter] = {
+    "scenario": SCENARIO,
+    "detector": Parameter("closed", "of stale plans: closed or bilinear, which come with the package, or PATH.npz"),
+    "result_wait": Parameter(0.9, "s that an opening waits for the results of the last slot", 0.0, 60.0),
 }
 
 MUJOCO_BRIDGE: Mapping[str, Parameter] = {
     "scenario": SCENARIO,
     "execution": EXECUTION,
+    "disturb": DISTURB,
     "real_time_factor": Parameter(1.0, "1 = real time, k = k times faster, 0 = as fast as it can", 0.0, 1000.0),
     "lease_duration": LEASE_DURATION,
     "world_period": Parameter(0.1, "s between two world states (steady clock)", 0.01, 10.0),
@@ -97,7 +147,7 @@ MUJOCO_BRIDGE: Mapping[str, Parameter] = {
 KINEMATIC_BRIDGE: Mapping[str, Parameter] = {
     **{
         name: MUJOCO_BRIDGE[name]
-        for name in ("scenario", "execution", "real_time_factor", "lease_duration", "world_period")
+        for name in ("scenario", "execution", "disturb", "real_time_factor", "lease_duration", "world_period")
     },
     "action_duration": Parameter(1.0, "simulated s that every action takes", 0.0, 3600.0),
 }
