@@ -2,21 +2,38 @@
 
 All state lives in the plant loop's thread: callbacks of the executor only post functions to it, and what the loop
 finds is published from there. A lease that is not renewed stops its arm, whatever else happens.
+
+With ``disturb`` the plant does to the world what the episode's seed has drawn beforehand: between two slots once all
+granted actions of the one before have ended, or none was granted, and while arms move. What happened is in the world
+before the results of the slot are told, so that no slot opens on a world without it.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
-from polyarm.msg import ActionResult, ArmState, EntityState, GrantTable, IntentReport, SlotVerdict, WorldState
+from polyarm.msg import (
+    ActionResult,
+    ArmState,
+    Disturbance,
+    EntityState,
+    GrantTable,
+    IntentReport,
+    SlotVerdict,
+    WorldState,
+)
 from polyarm.srv import ResetWorld, StepSimulation
 from std_srvs.srv import SetBool
 
 from polyarm_core.conditions import ConditionTracker
+from polyarm_core.control.disturbance import HOME_TIME, Disturber, draw_schedule
+from polyarm_core.control.mirror import MirroredArms
+from polyarm_core.domains.arms import ArmsDomain
 from polyarm_core.errors import InvalidValue, PolyarmError
 from polyarm_core.leases import Grant, LeaseGuard
 from polyarm_core.plant.kinematic import KinematicPlant
@@ -103,6 +120,16 @@ class PlantBridge(PolyarmNode):
         self._going_home: set[str] = set()
         # Arms that follow a command from outside: it replaced their action, and the lease covers it until it expires.
         self.commanded: set[str] = set()
+        self._disturb = self.values.get("disturb", "none")
+        self._disturber: Disturber | None = None  # of the episode
+        self._domain = MirroredArms(ArmsDomain(self.scenario)) if self._disturb != "none" else None
+        self._heard = 0  # newest slot of the episode that the twin has decided
+        self._between = 0  # newest slot before which events were let happen
+        self._stages: Iterator[str] | None = None  # of that, while an arm is brought home
+        self._home_by = 0.0  # s, plant time
+        self._deferred: list[Grant] = []  # nobody starts while a person is among the arms
+        self._told = 0  # events of the episode
+        self._disturbance_sequence = 0
         self._optimistic = self.values["execution"] == "optimistic"
         if self._optimistic and self.values["real_time_factor"] == 0.0:
             # As fast as it can, a motion that starts before its verdict would also end before it.
@@ -110,6 +137,8 @@ class PlantBridge(PolyarmNode):
         self.loop = self.make_loop(self.make_plant())
         self._worlds = self.create_publisher(WorldState, topics.WORLD, qos.WORLD)
         self._results = self.create_publisher(ActionResult, topics.ACTION_RESULTS, qos.RESULTS)
+        if self._domain is not None:
+            self._disturbances = self.create_publisher(Disturbance, topics.DISTURBANCES, qos.DISTURBANCES)
         self.create_subscription(SlotVerdict, topics.VERDICTS, self._on_verdict, qos.VERDICTS)
         self.create_subscription(GrantTable, topics.GRANTS, self._on_grants, qos.GRANTS)
         if self._optimistic:
@@ -198,15 +227,20 @@ class PlantBridge(PolyarmNode):
         if self.loop.error is not None:
             self.report(DiagnosticStatus.ERROR, f"the plant stopped: {self.loop.error!r}")
             raise self.loop.error
-        self.loop.post(self._publish_world)
+        self.loop.post(self._beat)
         self.report(DiagnosticStatus.OK, "active", achieved_factor=f"{self.loop.achieved_factor:.2f}")
 
     # -- in the loop's thread -------------------------------------------------------------------------------------
 
+    def _beat(self, plant: Plant) -> None:
+        if not self._look(plant):
+            self._publish_world(plant)
+
     def _reset(self, plant: Plant, seed: int) -> None:
         self._elapsed += plant.time
         plant.reset(seed)
-        self._publish_results(plant)
+        for result in self._take_in(plant.results()):
+            self._publish_result(plant, result, result.outcome)
         self._guard.end_all(list(self.scenario.arms))
         self._conditions.reset()
         self._lease_of.clear()
@@ -215,7 +249,13 @@ class PlantBridge(PolyarmNode):
         self.commanded.clear()
         self._resets += 1
         self._episode = self.epoch // 1_000_000 * EPISODES_PER_EPOCH + self._resets
-        self._slot = 0
+        self._slot = self._heard = self._between = self._told = 0
+        self._stages = None
+        self._deferred.clear()
+        if self._domain is not None:
+            self._disturber = Disturber(plant, self._domain, draw_schedule(self.scenario, self._disturb, seed))
+            self._between = 1
+            self._disturber.before_slot(1)
         self._publish_world(plant)
 
     def _decided(
@@ -226,6 +266,7 @@ class PlantBridge(PolyarmNode):
                 self.refuse("stale", f"grants of episode {episode}, the plant is in {self._episode}")
             return
         now = time.monotonic()
+        self._heard = max([self._heard, slot, *(grant.slot for grant, _ in grants)])
         for grant, duration in grants:
             self._take_grant(plant, grant, duration, now)
         for arm in vetoed:  # optimistic: what started before the verdict is stopped and sent home
@@ -243,6 +284,8 @@ class PlantBridge(PolyarmNode):
         if answer == "new":
             if running is not None and running.token == 0 and running.action == grant.action:
                 self._lease_of[grant.arm] = grant  # the motion that started early is now covered
+            elif self._stages is not None:
+                self._deferred.append(grant)
             else:
                 self._start(plant, grant)
         elif answer != "renewed" and running != grant:
@@ -253,6 +296,8 @@ class PlantBridge(PolyarmNode):
     def _start_unchecked(self, plant: Plant, episode: int, grant: Grant) -> None:
         if episode != self._episode or grant.slot <= self._started_slots.get(grant.arm, 0):
             return
+        if self._stages is not None:
+            return  # the verdict starts it, when the way is clear
         self._start(plant, grant)
 
     def _start(self, plant: Plant, grant: Grant) -> None:
@@ -287,17 +332,76 @@ class PlantBridge(PolyarmNode):
                 if grant.arm in self.commanded:
                     self.commanded.discard(grant.arm)
                     del self._lease_of[grant.arm]
-        if self._publish_results(plant):
-            self._publish_world(plant)
+        self._look(plant)
         for arm in sorted(self._going_home):
             if plant.arm(arm).status == "holding":
                 self._going_home.discard(arm)
                 plant.go_home(arm, tag=None)
         self.on_period(plant)
 
-    def _publish_results(self, plant: Plant) -> bool:
-        results = plant.results()
+    def _look(self, plant: Plant) -> bool:
+        """Take in what has ended, let happen what is due, and tell both; whether there was anything to tell."""
+        disturber, happened = self._disturber, False
+        if disturber is not None and self._lease_of:
+            disturber.in_slot(self._slot)
+        ended = plant.results()
+        results = self._take_in(ended)
+        if disturber is not None:
+            self._let_happen(plant, disturber)
+            happened = self._publish_disturbances(plant, disturber)
         for result in results:
+            self._publish_result(plant, result, result.outcome)
+        if ended or happened:
+            self._publish_world(plant)
+        self._start_deferred(plant)
+        return bool(ended) or happened
+
+    def _let_happen(self, plant: Plant, disturber: Disturber) -> None:
+        """Once for each slot: no action of the one before is under way any more, so what is due comes before it."""
+        if self._stages is None:
+            if self._heard < self._between or self._lease_of or not plant.idle:
+                return
+            self._between = self._heard + 1
+            self._stages = disturber.stages(self._between)
+        while plant.idle or plant.time >= self._home_by:
+            # Until the way home is over the world shows an arm that moves, and no slot opens.
+            if next(self._stages, None) is None:
+                self._stages = None
+                return
+            self._home_by = plant.time + HOME_TIME
+
+    def _start_deferred(self, plant: Plant) -> None:
+        if self._stages is not None:
+            return
+        deferred, self._deferred = self._deferred, []
+        for grant in deferred:
+            if self._guard.valid(grant.arm, time.monotonic()) == grant:
+                self._start(plant, grant)
+            else:
+                self._refused(plant, grant, "lease_expired", "the lease expired while an arm was brought home")
+
+    def _publish_disturbances(self, plant: Plant, disturber: Disturber) -> bool:
+        news = disturber.happened[self._told :]
+        self._told += len(news)
+        for event in news:
+            self._disturbance_sequence += 1
+            message = Disturbance(
+                episode=self._episode,
+                slot=event.slot,
+                epoch=self.epoch,
+                sequence=self._disturbance_sequence,
+                kind=event.kind,
+                what=event.what[:256],
+            )
+            message.header.stamp = self.stamp(plant)
+            self._disturbances.publish(message)
+            self.get_logger().info(f"slot {event.slot}: {event.kind}: {event.what}")
+        return bool(news)
+
+    def _take_in(self, ended: Sequence[PlantResult]) -> list[PlantResult]:
+        """End the leases of granted actions; their results, with the lease under which they ended."""
+        results = []
+        for result in ended:
             if isinstance(result.tag, Grant):
                 # The lease may have been adopted since the motion started (optimistic).
                 grant = self._lease_of.get(result.arm, result.tag)
@@ -305,8 +409,8 @@ class PlantBridge(PolyarmNode):
                     self._end_lease(grant)
                 if result.outcome == "succeeded":
                     self._conditions.on_success(result.arm, result.action)
-                self._publish_result(plant, PlantResult(**{**vars(result), "tag": grant}), result.outcome)
-        return bool(results)
+                results.append(replace(result, tag=grant))
+        return results
 
     def _publish_result(self, plant: Plant, result: PlantResult, outcome: str) -> None:
         self._result_sequence += 1
@@ -347,6 +451,7 @@ class PlantBridge(PolyarmNode):
             sequence=self._sequence,
             sim_time=plant.time,
             conditions=sorted(world.conditions),
+            blocked=sorted(world.blocked),
             arm_contacts=plant.arm_contacts,
             success=succeeded(self.scenario, world),
         )

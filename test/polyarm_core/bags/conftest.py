@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("rosbags", reason="rosbags is not installed")
 
+import numpy as np
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from polyarm_core.bags.definitions import Definition
@@ -51,6 +52,8 @@ class Maker:
                 values[field] = self.make(detail)
             elif kind.name == "BASE":
                 values[field] = {"string": "", "bool": False}.get(detail[0], 0)
+            elif kind.name == "SEQUENCE" and detail[0][0].name == "BASE" and detail[0][1][0] not in ("string", "bool"):
+                values[field] = np.zeros(0, detail[0][1][0])
             else:
                 values[field] = []
         assert not fields, f"{full} has no field {sorted(fields)}"
@@ -61,10 +64,16 @@ class Maker:
         text, _ = self.types.generate_msgdef(full, ros_version=2)
         return Definition(full, text, self.types.hash_rihs01(full))
 
-    def write(self, path: Path, messages: list[tuple[float, str, Any]], custom: dict[str, str]) -> None:
+    def write(
+        self,
+        path: Path,
+        messages: list[tuple[float, str, Any]],
+        custom: dict[str, str],
+        topics: Mapping[str, str] = TOPICS,
+    ) -> None:
         """``messages``: seconds since the start, topic, message."""
         with BagWriter(path, custom) as bag:
-            for topic, name in TOPICS.items():
+            for topic, name in topics.items():
                 bag.add_topic(topic, self.definition(name), [qos("reliable", "volatile", 10)])
             for at, topic, message in messages:
                 data = bytes(self.types.serialize_cdr(message, message.__msgtype__))
