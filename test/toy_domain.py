@@ -60,6 +60,7 @@ class ToyDomain:
         Disturbance("T3", "An agent is moved."),
     )
     feature_count = 4
+    control_count = 6
 
     def __init__(
         self, agents: int = 2, width: int = 7, solid: bool = False, walls: tuple[int, ...] = (), opening: int = 4

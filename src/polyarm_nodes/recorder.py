@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from polyarm.msg import (
     ActionResult,
+    Detection,
+    Disturbance,
     EpisodeResult,
     GrantTable,
     IntentReport,
+    Plan,
+    PlanCall,
+    PlanState,
+    ReplanRequest,
     SlotOpening,
     SlotVerdict,
+    Staleness,
     WorldState,
 )
 from rclpy.clock import Clock, ClockType
@@ -60,6 +67,13 @@ def cell_topics(scenario: Scenario, namespace: str) -> dict[str, tuple[type, QoS
         name(topics.WORLD): (WorldState, qos.WORLD),
         name(topics.ACTION_RESULTS): (ActionResult, qos.RESULTS),
         name(topics.EPISODE_RESULT): (EpisodeResult, qos.EPISODE),
+        name(topics.PLAN): (Plan, qos.PLAN),
+        name(topics.PLAN_STATE): (PlanState, qos.PLAN_STATE),
+        name(topics.PLAN_CALLS): (PlanCall, qos.PLAN_CALLS),
+        name(topics.STALENESS): (Staleness, qos.STALENESS),
+        name(topics.REPLAN_REQUESTS): (ReplanRequest, qos.REPLAN_REQUESTS),
+        name(topics.DETECTIONS): (Detection, qos.DETECTIONS),
+        name(topics.DISTURBANCES): (Disturbance, qos.DISTURBANCES),
         "/clock": (ClockMessage, qos.CLOCK),
         "/diagnostics": (DiagnosticArray, qos.DIAGNOSTICS),
     }
@@ -87,27 +101,33 @@ class Recorder(PolyarmNode):
         self._profiles: dict[str, QoSProfile] = {}
         self._hopeless: set[str] = set()
 
+    def parameter_table(self) -> Mapping[str, Parameter]:
+        """This recorder's parameters."""
+        return PARAMETERS
+
+    def contents(self, values: Mapping[str, Any]) -> tuple[dict[str, tuple[type, QoSProfile]], dict[str, str]]:
+        """Topics, as of `cell_topics`, and what the bag says of itself."""
+        scenario = load_scenario(values["scenario"])
+        return cell_topics(scenario, self.get_namespace()), {
+            "scenario": scenario.name,
+            # Whole, so that the bag can be drawn where the file is not, or is another one.
+            "scenario_definition": scenario.model_dump_json(),
+            "assistance": scenario.assistance,
+        }
+
     def configure(self) -> None:
         """Open the bag and subscribe to the cell's topics."""
-        values = declare_parameters(self, PARAMETERS)
-        scenario = load_scenario(values["scenario"])
+        values = declare_parameters(self, self.parameter_table())
         try:
             self._also = re.compile(values["also"])
         except re.error as error:
             raise InvalidValue("also", values["also"], f"a regular expression ({error})") from None
-        table = cell_topics(scenario, self.get_namespace())
+        table, custom = self.contents(values)
         self._definitions = {f"{kind.__module__.split('.')[0]}/msg/{kind.__name__}": None for kind, _ in table.values()}
         self._definitions = {name: load_definition(name, ament_prefixes()) for name in self._definitions}
         self._bag = BagWriter(
             free_path(Path(values["out"]).absolute()),
-            {
-                "scenario": scenario.name,
-                # Whole, so that the bag can be drawn where the file is not, or is another one.
-                "scenario_definition": scenario.model_dump_json(),
-                "assistance": scenario.assistance,
-                "polyarm_version": version(),
-                "namespace": self.get_namespace(),
-            },
+            {**custom, "polyarm_version": version(), "namespace": self.get_namespace()},
         )
         for topic, (kind, profile) in table.items():
             self._subscribe(topic, kind, profile)

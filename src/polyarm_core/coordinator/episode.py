@@ -148,6 +148,7 @@ def run_episode(
     repair: Repair[State] | None = None,
     policy: Policy = "detector",
     interval: int = 8,
+    max_calls: int | None = None,
     plant: Steps | None = None,
     horizon: int | None = None,
     start: State | None = None,
@@ -165,6 +166,9 @@ def run_episode(
         policy: when the plan is corrected: ``never``; on what the executor finds (``stall``: deadlock, stall, no
             progress, end of all chains); on that and every ``interval`` frames; on that and on the ``detector``.
         interval: frames between two plans of the policy ``interval``.
+        max_calls: of the coordinator, the first plan included; afterwards the last plan is carried out as it is, or
+            repaired, whatever is found. Unlimited by default: a coordinator that is wrong every time is asked every few
+            frames, and where that is a language model an episode takes minutes.
         plant: carries out the steps; the domain by default.
         horizon: frames; the domain's by default.
         start: first state; the domain's own by default.
@@ -173,13 +177,11 @@ def run_episode(
 
     Raises:
         UnknownName: no such policy.
-        InvalidValue: interval below 1.
+        InvalidValue: interval or calls below 1.
     """
-    if policy not in POLICIES:
-        raise UnknownName("policy", policy, POLICIES)
-    if interval < 1:
-        raise InvalidValue("interval", interval, "at least 1 frame")
-    run = _Run(domain, coordinator, detector if policy == "detector" else None, repair)
+    run = PlanningRun(
+        domain, coordinator, detector, repair=repair, policy=policy, interval=interval, max_calls=max_calls
+    )
     begin = time.perf_counter()
     state = domain.start(seed) if start is None else start
     limit = domain.horizon if horizon is None else horizon
@@ -193,18 +195,9 @@ def run_episode(
     while not domain.succeeded(state) and frame < limit:
         if trace:
             states.append(state)
-        state, happened, pending = _disturbed(domain, state, pending, frame)
+        state, happened, pending = disturbed(domain, state, pending, frame)
         events += [(frame, name) for name in happened]
-        run.frame = frame
-        if happened:
-            run.changed()
-        if frame == 0:
-            run.ask(state, "start", "")
-        else:
-            run.look(state)
-            reason, cause, agents = run.trouble(frame % interval == 0 if policy == "interval" else False)
-            if reason and policy != "never":
-                run.correct(state, reason, cause, agents)
+        run.decide(state, bool(happened))
         executor = run.executor
         if trace:
             lefts.append(executor.remaining())
@@ -212,7 +205,7 @@ def run_episode(
         pointers = executor.pointers()
         controls = domain.control(state, intents)
         after: State = carrier.step(state, controls)
-        run.take(executor.advance(state, controls, after))
+        run.learn(state, controls, after)
         for i, passed in enumerate(executor.pointers()):
             actions[i] += passed > pointers[i] and isinstance(intents[i], Action)
             moves[i] += _moved(domain, controls[i])
@@ -238,7 +231,7 @@ def run_episode(
     )
 
 
-def _disturbed(
+def disturbed(
     domain: Domain[State], state: State, pending: Sequence[ScheduledEvent], frame: int
 ) -> tuple[State, list[str], list[ScheduledEvent]]:
     """State after the events that are due, their names, and what is still pending."""
@@ -258,19 +251,54 @@ def _moved(domain: Domain[Any], control: int) -> bool:
     return control in getattr(domain, "movements", ())
 
 
-class _Run(Generic[State]):
-    """The part of an episode that notices and corrects."""
+class PlanningRun(Generic[State]):
+    """The part of an episode that plans, notices and corrects; the world is elsewhere.
+
+    A frame is::
+
+        run.decide(state, happened)
+        controls = domain.control(state, run.executor.intents(state))
+        run.learn(state, controls, after)
+
+    Args:
+        domain, coordinator, detector, repair, policy, interval, max_calls: as in :func:`run_episode`.
+        frame: in which it begins; the first plan is asked for in it.
+
+    Attributes:
+        executor: of the plan that is followed.
+        frame: that comes next, or is being decided.
+        plans, detections, stale: as in :class:`Episode`.
+        planning, detecting: s of wall clock time.
+
+    Raises:
+        UnknownName: no such policy.
+        InvalidValue: interval or calls below 1.
+    """
 
     def __init__(
         self,
         domain: Domain[State],
         coordinator: Coordinator[State],
-        detector: StalenessDetector | None,
-        repair: Repair[State] | None,
+        detector: StalenessDetector | None = None,
+        *,
+        repair: Repair[State] | None = None,
+        policy: Policy = "detector",
+        interval: int = 8,
+        max_calls: int | None = None,
+        frame: int = 0,
     ) -> None:
-        self._domain, self._coordinator, self._detector, self._repair = domain, coordinator, detector, repair
-        self.executor: ChainExecutor[State] = ChainExecutor(domain, Plan(()))
-        self.frame = 0
+        if policy not in POLICIES:
+            raise UnknownName("policy", policy, POLICIES)
+        if interval < 1:
+            raise InvalidValue("interval", interval, "at least 1 frame")
+        if max_calls is not None and max_calls < 1:
+            raise InvalidValue("max_calls", max_calls, "at least 1 call")
+        self._domain, self._coordinator, self._repair = domain, coordinator, repair
+        self._detector = detector if policy == "detector" else None
+        self._policy, self._interval = policy, interval
+        self._calls_left = max_calls  # None: as many as it takes
+        self.executor: ChainExecutor[State] = ChainExecutor(domain, Plan(()), frame=frame)
+        self.frame = self._first = frame
         self.plans: list[PlanRecord] = []
         self.detections: list[Detection] = []
         self.stale: list[int] = []
@@ -281,6 +309,29 @@ class _Run(Generic[State]):
         self._running: tuple[Plan | None, Hashable] = (None, None)  # the plan, and the situation in which it was made
         self._failed: set[tuple[Plan | None, Hashable]] = set()  # such pairs that came to nothing
         self._retry = -1  # frame in which a coordinator that gave nothing is asked again
+
+    def decide(self, state: State, happened: bool) -> None:
+        """Look at the state of this frame and correct the plan where the policy asks for it, once at most.
+
+        Args:
+            state: of this frame, after the events.
+            happened: there were events, so that it is not what the frame before led to.
+        """
+        if happened:
+            self.changed()
+        if self.frame == self._first:
+            self.ask(state, "start", "")
+            return
+        self.look(state)
+        due = self._policy == "interval" and self.frame % self._interval == 0
+        reason, cause, agents = self.trouble(due)
+        if reason and self._policy != "never":
+            self.correct(state, reason, cause, agents)
+
+    def learn(self, before: State, controls: Sequence[int], after: State) -> None:
+        """Take in what this frame's controls led to, before the events of the next one."""
+        self.take(self.executor.advance(before, controls, after))
+        self.frame += 1
 
     def changed(self) -> None:
         """Something happened: an old failure says nothing about what works now."""
@@ -331,6 +382,11 @@ class _Run(Generic[State]):
 
     def ask(self, state: State, reason: str, cause: str) -> None:
         """Ask the coordinator, and execute what it answers unless that has just failed here."""
+        if self._calls_left is not None:
+            if self._calls_left == 0:
+                self._retry = -1  # there is nobody to ask again; a repair is tried whenever something is found
+                return
+            self._calls_left -= 1
         previous = None if reason == "start" else self.executor.remaining()
         if reason in DETECTION_KINDS:
             self._failed.add(self._running)

@@ -118,6 +118,7 @@ class Domain(Protocol, Generic[State]):
         disturbances: events that can be injected.
         entity_rows: entities that the staleness detector watches, one row of its tensors each; fixed for the map.
         feature_count: columns of the detector's state matrix.
+        control_count: controls are numbered from 0 to below it.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Domain(Protocol, Generic[State]):
     disturbances: tuple[Disturbance, ...]
     entity_rows: tuple[str, ...]
     feature_count: int
+    control_count: int
 
     # --- episode ---
 

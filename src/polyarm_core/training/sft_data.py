@@ -15,10 +15,10 @@ import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -30,12 +30,11 @@ from polyarm_core.chains.validation import validate
 from polyarm_core.coordinator.episode import run_episode
 from polyarm_core.coordinator.interface import Coordinator, PlanAnswer, PlanRequest
 from polyarm_core.coordinator.prompts import compact_state
+from polyarm_core.domains.encoding import decode_state, encode_state
 from polyarm_core.domains.interface import Domain
 from polyarm_core.domains.overcooked.disturbances import STANDARD, EventSchedule
 from polyarm_core.errors import InvalidValue, UnknownName
 from polyarm_core.training.teacher import Teacher
-
-State = TypeVar("State", bound=Hashable)
 
 FIRST_SEED = 1_000_000
 LAYOUTS = ("coordination_ring", "counter_circuit", "asymmetric_advantages")
@@ -55,7 +54,7 @@ class Sample:
         seed: of the episode.
         frame: of the boundary.
         reason: of the update.
-        state: as nested lists, see :func:`decode_state`.
+        state: as nested lists, see :mod:`polyarm_core.domains.encoding`.
         previous: text of the chains that were left; empty at the start.
         history: corrections so far.
         answer: text of the new chains.
@@ -90,29 +89,6 @@ def open_domain(name: str) -> Domain[Any]:
 
         return OvercookedDomain(detail or LAYOUTS[0])
     raise UnknownName("domain", name, [f"overcooked:{layout}" for layout in LAYOUTS])
-
-
-def encode_state(state: Any) -> Any:
-    """A state of named tuples and plain values as nested lists.
-
-    Raises:
-        InvalidValue: it has something else in it.
-    """
-    if isinstance(state, tuple):
-        return [encode_state(value) for value in state]
-    if state is None or isinstance(state, (bool, int, float, str)):
-        return state
-    raise InvalidValue("state", state, "a named tuple of tuples and plain values")
-
-
-def decode_state(domain: Domain[State], data: Any) -> State:
-    """The inverse of :func:`encode_state` for a domain whose states are named tuples."""
-
-    def tuples(value: Any) -> Any:
-        return tuple(tuples(part) for part in value) if isinstance(value, list) else value
-
-    kind = type(domain.start(0))
-    return kind(*map(tuples, data))
 
 
 class Surprise:

@@ -100,9 +100,30 @@ def test_without_a_plan_the_agents_hold_and_ask_again() -> None:
     assert 2 <= episode.calls <= 6
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_after_the_last_call_the_episode_goes_on_without_the_coordinator(most: int) -> None:
+    domain = OvercookedDomain("cramped_room")
+    unbounded = run_episode(domain, Fixed(None), policy="stall", horizon=20)
+    episode = run_episode(domain, Fixed(None), policy="stall", horizon=20, max_calls=most)
+    assert unbounded.calls > most == episode.calls
+    assert episode.frames == 20 and not episode.success
+    assert [record.frame for record in episode.plans] == [record.frame for record in unbounded.plans][:most]
+
+
+def test_a_plan_is_still_repaired_after_the_last_call() -> None:
+    domain = OvercookedDomain("coordination_ring")
+    events = EventSchedule.once_each(0).events
+    episode = run_episode(
+        domain, SearchCoordinator(domain), OracleDetector(domain), events, repair=Repair(domain), max_calls=1
+    )
+    assert episode.calls == 1 and episode.repairs > 0 and episode.success
+
+
 def test_limits() -> None:
     domain = OvercookedDomain("cramped_room")
     with pytest.raises(UnknownName):
         run_episode(domain, Fixed(None), policy="often")  # type: ignore[arg-type]
     with pytest.raises(InvalidValue):
         run_episode(domain, Fixed(None), interval=0)
+    with pytest.raises(InvalidValue):
+        run_episode(domain, Fixed(None), max_calls=0)

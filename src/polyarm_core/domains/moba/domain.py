@@ -114,6 +114,7 @@ class MobaDomain(Domain[MobaState]):
     )
     entity_rows = ROWS
     feature_count = 4
+    control_count = game.CONTROLS
 
     def __init__(self, quarry: str = "enemy_3", horizon: int = 150) -> None:
         if quarry not in OPPONENTS:

@@ -230,17 +230,18 @@ class EventSchedule:
     events: tuple[Event, ...] = ()
 
     @staticmethod
-    def once_each(seed: int, names: Sequence[str] = STANDARD) -> EventSchedule:
+    def once_each(seed: int, names: Sequence[str] = STANDARD, known: Sequence[str] = NAMES) -> EventSchedule:
         """Each named event once, in random order at distinct frames of 5 to 59, deferred until it applies.
 
         With ``STANDARD`` this is the paper's dynamic setting; with one name, the setting of a single kind of event;
-        with ``HELD_OUT``, the one of unseen kinds. A name may stand several times.
+        with ``HELD_OUT``, the one of unseen kinds. A name may stand several times. ``known`` are the names of another
+        domain.
 
         Raises:
             UnknownName: no such event.
             InvalidValue: more events than frames.
         """
-        _check(names)
+        _check(names, known)
         frames = LAST_FRAME - FIRST_FRAME + 1
         if len(names) > frames:
             raise InvalidValue("names", len(names), f"at most {frames} events")
@@ -276,10 +277,10 @@ class EventSchedule:
         return EventSchedule(tuple(events))
 
 
-def _check(names: Sequence[str]) -> None:
+def _check(names: Sequence[str], known: Sequence[str] = NAMES) -> None:
     for name in names:
-        if name not in NAMES:
-            raise UnknownName("disturbance", name, NAMES)
+        if name not in known:
+            raise UnknownName("disturbance", name, known)
 
 
 def happen(

@@ -22,6 +22,7 @@ from polyarm_core.domains.interface import (
 from polyarm_core.domains.overcooked import disturbances
 from polyarm_core.domains.overcooked.candidates import PlanSearch
 from polyarm_core.domains.overcooked.kitchen import (
+    CONTROLS,
     COOK_TIME,
     DISH,
     FULL,
@@ -130,6 +131,7 @@ class OvercookedDomain:
     vocabulary: tuple[ActionTemplate, ...] = VOCABULARY
     horizon = HORIZON
     feature_count = FEATURES
+    control_count = len(CONTROLS)
     movements = (0, 1, 2, 3)  # controls that count as movement steps
     disturbances: tuple[Disturbance, ...] = disturbances.DISTURBANCES
 
