@@ -1,4 +1,4 @@
-"""A cell: plant, digital twin, one agent an arm, model servers, monitor and, on demand, a recorder.
+"""A cell: plant, digital twin, one agent an arm, model servers, monitor and, on demand, coordinator and recorder.
 
 ros2 launch polyarm cell.launch.py scenario:=sort record:=true seeds:=0-4
 
@@ -17,7 +17,7 @@ from launch_ros.substitutions import ExecutableInPackage
 
 from polyarm_core.errors import InvalidValue
 from polyarm_core.seeds import format_seeds, parse_seeds
-from polyarm_nodes.graph import ENVIRONMENT, PLANTS, GraphOptions, NodeSpec, build_graph
+from polyarm_nodes.graph import CONTROLS, DISTURBANCES, ENVIRONMENT, PLANTS, GraphOptions, NodeSpec, build_graph
 
 DEFAULTS = GraphOptions()
 RESPAWN_DELAY = 1.0  # s
@@ -42,6 +42,15 @@ ARGUMENTS = [
     ("real_time_factor", str(DEFAULTS.real_time_factor), "1 = real time, 0 = as fast as it can", None),
     ("model", DEFAULTS.model, "BACKEND:NAME for every arm instead of the scenario's models", None),
     ("model_url", DEFAULTS.model_url, "OpenAI-compatible server of that model", None),
+    (
+        "control",
+        DEFAULTS.control,
+        "each arm's model, the coordinator's chains, or chains where there are any",
+        CONTROLS,
+    ),
+    ("disturb", DEFAULTS.disturb, "what happens beside what the arms do; simulation only", DISTURBANCES),
+    ("coordinator", DEFAULTS.coordinator, "search, or BACKEND:NAME of a model, for control planned or hybrid", None),
+    ("detector", DEFAULTS.detector, "never, closed, bilinear or a path of weights; empty = closed where it can", None),
     ("cell", DEFAULTS.cell, "cell name or path of a cell file, for plant:=drivers", None),
     ("velocity_scaling", str(DEFAULTS.velocity_scaling), "share of the cell's speeds, for plant:=drivers", None),
     ("out", "", "folder for results and the bag; empty = runs/SCENARIO-TIME", None),
@@ -79,6 +88,10 @@ def options(context: LaunchContext) -> GraphOptions:
         out=given["out"] or f"runs/{stem}-{time.strftime('%Y%m%d-%H%M%S')}",
         model=given["model"],
         model_url=given["model_url"],
+        control=given["control"],
+        disturb=given["disturb"],
+        coordinator=given["coordinator"],
+        detector=given["detector"],
         cell=given["cell"],
         velocity_scaling=numbers["velocity_scaling"],
     )

@@ -65,7 +65,7 @@ def test_arguments_are_the_usual_ones_and_reach_the_graph() -> None:
 
 def test_every_thin_launch_file_has_its_scenario() -> None:
     scenarios = {path.stem for path in (LAUNCH.parent / "config" / "scenarios").glob("*.yaml")}
-    thin = {path.name.removesuffix(".launch.py") for path in FILES} - {"cell"}
+    thin = {path.name.removesuffix(".launch.py") for path in FILES} - {"cell", "overcooked"}
     assert "sort" in thin and thin <= scenarios
     for name in thin:
         assert f'"scenario": "{name}"' in (LAUNCH / f"{name}.launch.py").read_text(encoding="utf-8")
@@ -144,9 +144,9 @@ sys.exit(service.run())
 """
 
 
-def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
-    """`ros2 launch polyarm sort.launch.py ...` without the command line of ROS 2, which has no wheel either."""
-    command = [sys.executable, "-c", RUN, str(LAUNCH / "sort.launch.py"), f"out:={tmp_path}", *arguments]
+def start(tmp_path: Path, *arguments: str, name: str = "sort") -> subprocess.Popen[str]:
+    """`ros2 launch polyarm NAME.launch.py ...` without the command line of ROS 2, which has no wheel either."""
+    command = [sys.executable, "-c", RUN, str(LAUNCH / f"{name}.launch.py"), f"out:={tmp_path}", *arguments]
     environment = {**os.environ, "ROS_LOG_DIR": str(tmp_path / "log")}
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, env=environment

@@ -50,11 +50,12 @@ def fault(words: list[str]) -> str | None:
     if name == "ros2" and words[1:3] == ["run", "polyarm"]:
         return None if words[3] in EXECUTABLES else f"no executable {words[3]}"
     if name == "ros2" and words[1:3] == ["launch", "polyarm"]:
-        source = (ROOT / "launch" / "cell.launch.py").read_text(encoding="utf-8")
         if not (ROOT / "launch" / words[3]).is_file():
             return f"no launch file {words[3]}"
+        table = words[3] if words[3] == "overcooked.launch.py" else "cell.launch.py"
+        source = (ROOT / "launch" / table).read_text(encoding="utf-8")
         given = [word.partition(":=")[0] for word in words[4:] if ":=" in word]
-        wrong = [argument for argument in given if f'("{argument}",' not in source]
+        wrong = [argument for argument in given if not re.search(rf'\(\s*"{argument}",', source)]
         return f"{words[3]} has no argument {', '.join(wrong)}" if wrong else None
     if name == "polyarm":
         command: click.Command = typer.main.get_command(app)

@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from polyarm_core.bench.figures import Figures
+    from polyarm_core.coordinator.trial import TrialRow
     from polyarm_core.episode import EpisodeSummary
+    from polyarm_nodes.domain_graph import DomainOptions
 
 EXIT_FAILED = 1  # it ran, but not every episode succeeded
 EXIT_ERROR = 2  # it did not run: wrong arguments, something missing
 EXIT_INTERRUPTED = 130
+
+PLAY_START, PLAY_LIMIT = 300.0, 3600.0  # s for the graph of `polyarm play`, and for an episode of it
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -75,6 +79,22 @@ class Plant(str, enum.Enum):
     DRIVERS = "drivers"
 
 
+class Control(str, enum.Enum):
+    """Who picks the actions of the arms."""
+
+    REACTIVE = "reactive"
+    PLANNED = "planned"
+    HYBRID = "hybrid"
+
+
+class Disturb(str, enum.Enum):
+    """How much happens beside what the arms do."""
+
+    NONE = "none"
+    STANDARD = "standard"
+    SEVERE = "severe"
+
+
 class LogLevel(str, enum.Enum):
     """ROS log levels."""
 
@@ -109,6 +129,10 @@ class RunOptions:
     log_level: str
     cell: str = ""
     velocity_scaling: float = 1.0
+    control: str = "reactive"
+    disturb: str = "none"
+    coordinator: str = "search"
+    detector: str = ""
 
 
 # -- run ---------------------------------------------------------------------------------------------------------
@@ -163,6 +187,25 @@ def run(
         typer.Option(help="granted: arms move under a lease only; optimistic: they start at once and are stopped."),
     ] = Execution.GRANTED,
     strategy: Annotated[Strategy, typer.Option(help="How the digital twin resolves conflicts.")] = Strategy.OPTIMAL,
+    control: Annotated[
+        Control,
+        typer.Option(
+            help="reactive: each arm's model picks every action; planned: the coordinator's chains do; "
+            "hybrid: chains where there are any."
+        ),
+    ] = Control.REACTIVE,
+    disturb: Annotated[
+        Disturb, typer.Option(help="Seeded events: objects moved or dropped, arms stopped, placements blocked.")
+    ] = Disturb.NONE,
+    coordinator: Annotated[
+        str, typer.Option(metavar="NAME", help="search, or BACKEND:NAME of a language model that plans.")
+    ] = "search",
+    detector: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Of stale plans: never, closed, bilinear or a path of weights; default closed."
+        ),
+    ] = "",
     model: Annotated[
         str,
         typer.Option(
@@ -196,6 +239,10 @@ def run(
       polyarm run my_cell.yaml --no-headless
 
         a scenario of your own, in real time
+
+      polyarm run cabinet --control hybrid --disturb severe
+
+        a plan, and what becomes of it when the world does not keep to it
 
       polyarm run sort --model openai:NAME --model-url http://127.0.0.1:8000
 
@@ -236,6 +283,10 @@ def run(
         log_level=log_level.value,
         cell=cell,
         velocity_scaling=velocity_scaling,
+        control=control.value,
+        disturb=disturb.value,
+        coordinator=coordinator,
+        detector=detector,
     )
 
     console = _console()
@@ -247,6 +298,8 @@ def run(
     console.print(
         f"plant: {options.plant}   {loaded.assistance}   execution: {options.execution}   strategy: {options.strategy}"
     )
+    if options.control != "reactive" or options.disturb != "none":
+        console.print(f"control: {options.control}   disturbances: {options.disturb}")
     if json is not None:
         figures.write(json)
         console.print(f"figures  {json}")
@@ -274,7 +327,8 @@ def _run_with_progress(options: RunOptions, scenario: str, console: Console) -> 
             end = "[green]success[/]" if episode.success else f"[red]{episode.reason}[/] {episode.text}"
             progress.console.print(
                 f"seed {episode.seed}: {end} in {episode.slots} slots, vetoes {episode.vetoes}, "
-                f"contacts {episode.arm_contacts}, {format_time(episode.sim_time)} simulated, "
+                f"contacts {episode.arm_contacts}, {_plans_in_words(episode)}"
+                f"{format_time(episode.sim_time)} simulated, "
                 f"{format_time(episode.wall_time)} on the clock"
             )
             progress.update(task, advance=1)
@@ -284,6 +338,17 @@ def _run_with_progress(options: RunOptions, scenario: str, console: Console) -> 
 
         _run_graph(options, on_episode, on_state)
     return episodes
+
+
+def _plans_in_words(episode: EpisodeSummary) -> str:
+    """What control by plans and disturbances came to, with a comma at the end; empty where there was nothing."""
+    figures = {
+        "disturbances": episode.disturbances,
+        "plan calls": episode.plan_calls,
+        "plans mended": episode.plan_repairs,
+        "detections": episode.detections,
+    }
+    return "".join(f"{name} {count}, " for name, count in figures.items() if count)
 
 
 def _run_graph(
@@ -316,6 +381,10 @@ def _run_graph(
             model_url=options.model_url,
             cell=options.cell,
             velocity_scaling=options.velocity_scaling,
+            control=options.control,
+            disturb=options.disturb,
+            coordinator=options.coordinator,
+            detector=options.detector,
         )
     )
     tail = Tail(options.out / FILE_NAME)
@@ -384,6 +453,10 @@ def _run_figures(
     words += ["--seeds", format_seeds(list(options.seeds)), "--plant", options.plant, "--execution", options.execution]
     words += ["--strategy", options.strategy, "--real-time-factor", f"{options.real_time_factor:g}"]
     words += ["--model", options.model] if options.model else []
+    if options.control != "reactive":
+        words += ["--control", options.control, "--coordinator", options.coordinator]
+        words += ["--detector", options.detector] if options.detector else []
+    words += ["--disturb", options.disturb] if options.disturb != "none" else []
     figures = Figures(" ".join(words), options.seeds)
     add_figures(figures, scenario, episodes)
     figures.add(f"{scenario}.distinct_starts", starts)
@@ -436,6 +509,125 @@ def _render(bag: Path, target: Path, episode: int | None, frames: int, console: 
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("rendering", total=None)
         return render_bag(bag, target, episode, frames, lambda done, of: bar.update(task, completed=done, total=of))
+
+
+# -- play --------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def play(
+    domain: Annotated[
+        str, typer.Argument(metavar="DOMAIN", help="overcooked:LAYOUT, moba, or arms:SCENARIO (without physics).")
+    ],
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="COORDINATOR+TRIGGER[+repair], see docs/overcooked.md; default the domain's own."
+        ),
+    ] = "",
+    setting: Annotated[
+        str, typer.Option(metavar="NAME", help="Events: standard (none), dynamic, held_out, the name of one, rateP.")
+    ] = "dynamic",
+    plant: Annotated[
+        str, typer.Option(metavar="NAME", help="package (overcooked_ai) or own; default package in kitchens.")
+    ] = "",
+    seeds: SeedsOption = "0",
+    record: Annotated[bool, typer.Option("--record/--no-record", help="Record a rosbag2 of all coordination.")] = True,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder for bag and logs; default runs/DOMAIN-TIME.")
+    ] = None,
+    json: JsonOption = None,
+    log_level: Annotated[LogLevel, typer.Option(help="Of the nodes; their logs are in DIR/logs.")] = LogLevel.INFO,
+) -> None:
+    """Play a world that moves in frames, a kitchen for example, through ROS: plant, coordinator, detector, agents.
+
+    Frame by frame the same as `polyarm bench overcooked`, which needs no ROS. Ends with code 0 when every episode
+    succeeded, 1 when one did not, 2 when nothing could be run.
+
+    Examples:
+
+      polyarm play overcooked:coordination_ring --seeds 0-4
+
+      polyarm play moba --method search+oracle
+    """
+    from polyarm_core.bench.figures import Figures
+    from polyarm_core.coordinator.trial import FILE_NAME, add_figures
+    from polyarm_core.seeds import format_seeds, parse_seeds
+
+    chosen = parse_seeds(seeds)
+    folder = out if out is not None else _new_folder(Path("runs"), domain.replace(":", "-").replace("/", "-"))
+    if (folder / FILE_NAME).exists():
+        raise InvalidValue("--out", str(folder), "a folder that holds no run yet")
+    _check_target(json)
+    _need_ros()
+    from polyarm_nodes.domain_graph import DomainOptions
+
+    options = DomainOptions(domain, method, setting, plant, chosen, record=record, out=str(folder))
+    console = _console()
+    _end_in_order()
+    began = time.monotonic()
+    rows = _play_graph(options, log_level.value, console)
+    words = ["polyarm play", domain, "--seeds", format_seeds(chosen), "--method", rows[0].method]
+    figures = Figures(" ".join([*words, "--setting", setting, "--plant", rows[0].plant]), chosen)
+    add_figures(figures, rows)
+    figures.add(f"{rows[0].domain.lower().replace(':', '.')}.run_s", time.monotonic() - began)
+    _show(figures, console)
+    console.print(f"method: {rows[0].method}   setting: {setting}   plant: {rows[0].plant}")
+    if json is not None:
+        figures.write(json)
+        console.print(f"figures  {json}")
+    console.print(f"episodes {folder / FILE_NAME}")
+    if record:
+        console.print(f"bag      {folder / 'bag'}")
+    if not all(row.success for row in rows):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _play_graph(options: DomainOptions, log_level: str, console: Console) -> list[TrialRow]:
+    """Start the graph of a domain, report each episode as it ends, stop the graph.
+
+    Raises:
+        PolyarmError: a node died, or the run took longer than its episodes may take.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from polyarm_core.coordinator.trial import FILE_NAME, read_rows
+    from polyarm_nodes.domain_graph import build_domain_graph
+    from polyarm_nodes.runner import Runner
+
+    specs = build_domain_graph(options)
+    out, total = Path(options.out), len(options.seeds)
+    rows: list[TrialRow] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(options.domain, total=total)
+
+        def done() -> bool:
+            if _signals:
+                raise KeyboardInterrupt
+            for row in read_rows(out / FILE_NAME)[len(rows) :]:
+                rows.append(row)
+                events = ", ".join(f"{name} in frame {frame}" for frame, name in row.events) or "none"
+                progress.console.print(
+                    f"seed {row.seed}: {'[green]success[/]' if row.success else '[red]no success[/]'} in {row.frames} "
+                    f"frames of {row.frame_p50 * 1e3:.1f} ms, plan calls {row.calls}, plans mended {row.repairs}, "
+                    f"events: {events}"
+                )
+                progress.update(task, completed=len(rows))
+            return False  # the plant ends the run, after its last message was delivered
+
+        deadline = PLAY_START + total * PLAY_LIMIT
+        with Runner(specs, out, log_level, environment=_own_domain(options.plant)) as runner:
+            ended = runner.wait(done, deadline)
+        done()  # what was written while the graph ended
+    if not ended or len(rows) < total:
+        raise PolyarmError(
+            f"{len(rows)} of {total} episodes ended within {deadline:.0f} s; the nodes' logs are in {out / 'logs'}"
+        )
+    return rows
+
+
+# -- lists -------------------------------------------------------------------------------------------------------
 
 
 @app.command()

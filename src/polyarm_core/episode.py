@@ -20,6 +20,10 @@ from polyarm_core.errors import InvalidValue, PolyarmError
 VETO_RULES = ("exclusion", "synchronisation", "produced", "held", "occupied", "dead_end", "illegal")
 SILENT = "silent"
 FALLBACK = "fallback"
+#: What decides in an arm's own model; the heuristic stands in for one.
+MODELS = ("model", "heuristic")
+#: Figures of the control by plans; they are shown where they are not zero.
+PLAN_FIGURES = ("plan_calls", "plan_repairs", "plan_tokens", "plan_bytes", "detections", "disturbances")
 
 SUCCESS = "success"
 SLOT_LIMIT = "slots"
@@ -130,7 +134,47 @@ class Plant:
     arm_contacts: int
 
 
-Event = Opening | Report | Verdict | Result | Plant
+@dataclass(frozen=True)
+class PlanCall:
+    """A plan was asked for, or mended without asking (``repair``); ``planned``: one came of it.
+
+    ``tokens``: read and written by the coordinator's model.
+    """
+
+    epoch: int
+    sequence: int
+    repair: bool
+    planned: bool
+    tokens: int = 0
+
+
+@dataclass(frozen=True)
+class PlanTraffic:
+    """A message of the control by plans was heard: ``kind`` is its topic, ``size`` its serialised length in bytes."""
+
+    kind: str
+    epoch: int
+    sequence: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Detection:
+    """The team was found not to get on by itself."""
+
+    epoch: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Something happened to the plant beside what the arms did."""
+
+    epoch: int
+    sequence: int
+
+
+Event = Opening | Report | Verdict | Result | Plant | PlanCall | PlanTraffic | Detection | Disturbance
 
 
 @dataclass(frozen=True)
@@ -140,6 +184,8 @@ class EpisodeSummary:
     ``reason`` is empty for a success, else ``slots``, ``stuck``, ``time`` or ``aborted``, and ``text`` may say more.
     ``decision_times``: slot opening to each report (s); ``verdict_times``: slot opening to verdict (s);
     ``model_times``: wait for the model (s) where one was asked; ``decided_by``: reports by what decided.
+    ``plan_calls``: of the coordinator; ``plan_repairs``: plans that were mended without one; ``plan_tokens``: read and
+    written by its model; ``plan_bytes``: serialised plans, plan states and replan requests.
     """
 
     scenario: str
@@ -162,6 +208,14 @@ class EpisodeSummary:
     failed_actions: int = 0
     arm_contacts: int = 0
     prompt_tokens: int = 0
+    control: str = "reactive"
+    disturb: str = "none"
+    plan_calls: int = 0
+    plan_repairs: int = 0
+    plan_tokens: int = 0
+    plan_bytes: int = 0
+    detections: int = 0
+    disturbances: int = 0
     decision_p50: float = 0.0
     decision_p99: float = 0.0
     verdict_p50: float = 0.0
@@ -178,6 +232,11 @@ class EpisodeSummary:
     def vetoes(self) -> int:
         """Vetoes by all rules together; silence is none."""
         return sum(getattr(self, f"vetoes_{rule}") for rule in VETO_RULES)
+
+    @property
+    def model_calls(self) -> int:
+        """Decisions of the arms' own models and calls of the coordinator together."""
+        return sum(self.decided_by.get(name, 0) for name in MODELS) + self.plan_calls
 
     def to_json(self) -> dict[str, Any]:
         """A flat object for one line of ``episodes.jsonl``."""
@@ -201,7 +260,7 @@ class EpisodeSummary:
 
 
 class EpisodeTally:
-    """Counts one episode. Openings, reports, verdicts and results may come in any order, and more than once.
+    """Counts one episode. All events but world states may come in any order, and more than once.
 
     Args:
         scenario: its name.
@@ -209,10 +268,23 @@ class EpisodeTally:
         seed: seed of its start.
         limits: when it is over.
         at: receive time at which it began.
+        control: who picks the actions: reactive, planned, hybrid.
+        disturb: level of disturbances: none, standard, severe.
     """
 
-    def __init__(self, scenario: str, episode: int, seed: int, limits: Limits, at: float) -> None:
+    def __init__(
+        self,
+        scenario: str,
+        episode: int,
+        seed: int,
+        limits: Limits,
+        at: float,
+        control: str = "reactive",
+        disturb: str = "none",
+    ) -> None:
         self.scenario = scenario
+        self.control = control
+        self.disturb = disturb
         self.episode = episode
         self.seed = seed
         self.limits = limits
@@ -226,6 +298,10 @@ class EpisodeTally:
         self._verdicts: dict[tuple[int, int], Verdict] = {}
         self._reports: dict[tuple[str, int, int], Report] = {}
         self._results: dict[tuple[int, int], Result] = {}
+        self._calls: dict[tuple[bool, int, int], PlanCall] = {}
+        self._traffic: dict[tuple[str, int, int], int] = {}
+        self._detections: set[tuple[int, int]] = set()
+        self._disturbances: set[tuple[int, int]] = set()
 
     def add(self, event: Event) -> None:
         """Take in one event of this episode. A repeated one changes nothing; the earliest of its kind counts."""
@@ -240,6 +316,14 @@ class EpisodeTally:
             self._add_verdict(event)
         elif isinstance(event, Result):
             self._results.setdefault((event.epoch, event.sequence), event)
+        elif isinstance(event, PlanCall):
+            self._calls.setdefault((event.repair, event.epoch, event.sequence), event)
+        elif isinstance(event, PlanTraffic):
+            self._traffic.setdefault((event.kind, event.epoch, event.sequence), event.size)
+        elif isinstance(event, Detection):
+            self._detections.add((event.epoch, event.sequence))
+        elif isinstance(event, Disturbance):
+            self._disturbances.add((event.epoch, event.sequence))
         else:
             self._add_plant(event)
 
@@ -334,6 +418,14 @@ class EpisodeTally:
             failed_actions=sum(result.failed for result in self._results.values()),
             arm_contacts=self._contacts,
             prompt_tokens=sum(report.prompt_tokens for report in reports),
+            control=self.control,
+            disturb=self.disturb,
+            plan_calls=sum(not call.repair for call in self._calls.values()),
+            plan_repairs=sum(call.repair and call.planned for call in self._calls.values()),
+            plan_tokens=sum(call.tokens for call in self._calls.values()),
+            plan_bytes=sum(self._traffic.values()),
+            detections=len(self._detections),
+            disturbances=len(self._disturbances),
             decision_p50=percentile(decisions, 50) if decisions else 0.0,
             decision_p99=percentile(decisions, 99) if decisions else 0.0,
             verdict_p50=percentile(latencies, 50) if latencies else 0.0,
@@ -379,12 +471,22 @@ class EpisodeSeries:
         seeds: one episode each, in this order.
         limits: ends and deadlines.
         at: time of creation.
+        control, disturb: of all episodes, see `EpisodeTally`.
 
     Call :meth:`step` often; it returns what is to be done. Nothing here waits.
     """
 
-    def __init__(self, scenario: str, seeds: Sequence[int], limits: Limits, at: float) -> None:
+    def __init__(
+        self,
+        scenario: str,
+        seeds: Sequence[int],
+        limits: Limits,
+        at: float,
+        control: str = "reactive",
+        disturb: str = "none",
+    ) -> None:
         self._scenario = scenario
+        self._control, self._disturb = control, disturb
         self._seeds = list(seeds)
         self._limits = limits
         self._created = at
@@ -422,7 +524,7 @@ class EpisodeSeries:
             # Graph and service are separate channels: the first slot can be heard before the answer to the reset.
             at = getattr(event, "at", self._asked_at)
             if episode not in self._early:
-                self._early[episode] = EpisodeTally(self._scenario, episode, seed, self._limits, at)
+                self._early[episode] = self._tally_of(episode, seed, at)
             self._early[episode].add(event)
 
     def reset_answered(self, request: int, success: bool, episode: int, message: str, at: float) -> None:
@@ -437,20 +539,21 @@ class EpisodeSeries:
 
     def _begin(self, episode: int, at: float) -> None:
         assert self.seed is not None
-        self._tally = self._early.pop(episode, None) or EpisodeTally(
-            self._scenario, episode, self.seed, self._limits, at
-        )
+        self._tally = self._early.pop(episode, None) or self._tally_of(episode, self.seed, at)
         self._early.clear()
         self._asked_at = None
         self._attempts = 0
         self._stopped_at = None
+
+    def _tally_of(self, episode: int, seed: int, at: float) -> EpisodeTally:
+        return EpisodeTally(self._scenario, episode, seed, self._limits, at, self._control, self._disturb)
 
     def step(self, at: float, ready: bool) -> list[Command]:
         """What is to be done now.
 
         Args:
             at: steady time.
-            ready: the graph is complete (the reset service, the twin and all agents are there).
+            ready: the graph is complete (the reset service, the twin, all agents and what plans are there).
         """
         if self._done:
             return []
@@ -506,7 +609,16 @@ class EpisodeSeries:
     def _give_up(self, at: float) -> list[Command]:
         assert self.seed is not None
         del at
-        summary = EpisodeSummary(self._scenario, 0, self.seed, False, reason=ABORTED, text=self._message)
+        summary = EpisodeSummary(
+            self._scenario,
+            0,
+            self.seed,
+            False,
+            reason=ABORTED,
+            text=self._message,
+            control=self._control,
+            disturb=self._disturb,
+        )
         return [Finished(self._finish(summary))]
 
     def abort(self, at: float) -> EpisodeSummary | None:
@@ -537,6 +649,11 @@ def add_figures(figures: Figures, scenario: str, summaries: Iterable[EpisodeSumm
         add(f"{scenario}.vetoes.{rule}", sum(getattr(e, f"vetoes_{rule}") for e in episodes))
     for name in sorted({name for e in episodes for name in e.decided_by}):
         add(f"{scenario}.decided_by.{name}", sum(e.decided_by.get(name, 0) for e in episodes))
+    for name in PLAN_FIGURES:
+        if total := sum(getattr(e, name) for e in episodes):
+            add(f"{scenario}.{name}", total)
+    if any(e.plan_calls for e in episodes):
+        add(f"{scenario}.model_calls", sum(e.model_calls for e in episodes))
     for name in ("decision", "verdict", "model"):
         samples = [value for e in episodes for value in getattr(e, f"{name}_times")]
         if samples:

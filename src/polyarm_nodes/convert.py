@@ -25,6 +25,7 @@ DECIDED_BY: Mapping[DecidedBy, int] = {
     DecidedBy.ONLY_CHOICE: IntentReport.DECIDED_BY_ONLY_CHOICE,
     DecidedBy.HEURISTIC: IntentReport.DECIDED_BY_HEURISTIC,
     DecidedBy.FALLBACK: IntentReport.DECIDED_BY_FALLBACK,
+    DecidedBy.CHAIN: IntentReport.DECIDED_BY_CHAIN,
 }
 DECISIONS: Mapping[Decision, int] = {
     Decision.ADMIT: ArmVerdictMessage.DECISION_ADMIT,
@@ -165,6 +166,9 @@ def snapshot_from_message(message: WorldState, scenario: Scenario) -> Snapshot:
     missing = sorted(set(scenario.entities) - set(positions))
     if missing:
         raise Malformed(f"entities without a pose: {', '.join(missing)}")
+    for name in message.blocked:
+        if name not in scenario.placements:
+            raise Malformed(f"blocked placement {name!r} is unknown; valid: {', '.join(scenario.placements)}")
     arms: dict[str, ArmSnapshot] = {}
     for arm in message.arms:
         if arm.name not in scenario.arms:
@@ -178,7 +182,7 @@ def snapshot_from_message(message: WorldState, scenario: Scenario) -> Snapshot:
         message.epoch,
         message.sequence,
         message.sim_time,
-        World(positions, frozenset(message.conditions), held_by),
+        World(positions, frozenset(message.conditions), held_by, frozenset(message.blocked)),
         arms,
         message.success,
     )

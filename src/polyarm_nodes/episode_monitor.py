@@ -6,20 +6,34 @@ It only translates: what an episode comes to and when the next one begins is dec
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus
-from polyarm.msg import ActionResult, ArmState, EpisodeResult, IntentReport, SlotOpening, SlotVerdict, WorldState
+from polyarm.msg import (
+    ActionResult,
+    ArmState,
+    Detection,
+    Disturbance,
+    EpisodeResult,
+    IntentReport,
+    Plan,
+    PlanCall,
+    PlanState,
+    ReplanRequest,
+    SlotOpening,
+    SlotVerdict,
+    WorldState,
+)
 from polyarm.srv import ResetWorld
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.serialization import deserialize_message
 from rclpy.task import Future
 
-from polyarm_core import episode_log
+from polyarm_core import episode, episode_log
 from polyarm_core.constraints import STAY_VERB
 from polyarm_core.episode import (
     Answer,
@@ -42,7 +56,7 @@ from polyarm_core.seeds import parse_seeds
 from polyarm_nodes import qos, topics
 from polyarm_nodes.convert import DECIDED_BY, DECISIONS, RULES
 from polyarm_nodes.lifecycle import PolyarmNode, run_node
-from polyarm_nodes.parameters import SCENARIO, Parameter, declare_parameters
+from polyarm_nodes.parameters import CONTROL, DISTURB, SCENARIO, Parameter, declare_parameters
 from polyarm_nodes.validation import Malformed, check_message
 
 PARAMETERS = {
@@ -50,6 +64,9 @@ PARAMETERS = {
     "seeds": Parameter("0", "seeds of the episodes, one after another, such as 0-19 or 0,3,5"),
     "agents": Parameter(0, "agents that must be there before a reset; 0 = one for each arm of the scenario", 0, 128),
     "listeners": Parameter(0, "subscribers of the results, such as a recorder, to wait for before a reset", 0, 100),
+    "control": CONTROL,
+    "disturb": DISTURB,
+    "detector": Parameter(False, "wait for a detector of stale plans before a reset"),
     "out": Parameter(".", "folder in which episodes.jsonl is written; seeds that it holds already are skipped"),
     "slot_limit": Parameter(0, "slots that an episode may take; 0 = the scenario's", 0, 100_000),
     "stuck_after": Parameter(10, "slots without an admitted action while no arm moves, that end it", 1, 100_000),
@@ -136,14 +153,34 @@ class EpisodeMonitor(PolyarmNode):
             ),
             (self.create_subscription(ActionResult, topics.ACTION_RESULTS, self._on_result, qos.RESULTS), 1),
         ]
+        if values["disturb"] != "none":
+            self.create_subscription(Disturbance, topics.DISTURBANCES, self._on_disturbance, qos.DISTURBANCES)
+        self._awaited: list[str] = []  # topics of which one makes the graph complete, beside the sources
+        if values["control"] != "reactive":
+            self._watch_plans(values["detector"])
         self._complete_since: float | None = None
         # Steady time: deadlines hold when the simulated clock stands still or jumps back.
         self.create_timer(PERIOD, self._step, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self._control, self._disturb = values["control"], values["disturb"]
+
+    def _watch_plans(self, detector: bool) -> None:
+        """Subscribe to what the control by plans says; lengths on the wire are figures here, too."""
+        self._awaited = [topics.PLAN_STATE, *([topics.STALENESS] if detector else [])]
+        for kind, topic, profile in (
+            (Plan, topics.PLAN, qos.PLAN),
+            (PlanState, topics.PLAN_STATE, qos.PLAN_STATE),
+            (ReplanRequest, topics.REPLAN_REQUESTS, qos.REPLAN_REQUESTS),
+        ):
+            self.create_subscription(kind, topic, self._on_traffic(kind, topic), qos.every_sample(profile), raw=True)
+        self.create_subscription(PlanCall, topics.PLAN_CALLS, self._on_call, qos.PLAN_CALLS)
+        self.create_subscription(Detection, topics.DETECTIONS, self._on_detection, qos.DETECTIONS)
 
     def activate(self) -> None:
         """Begin with the first seed."""
         if self._series is None:
-            self._series = EpisodeSeries(self._scenario, self._seeds, self._limits, time.monotonic())
+            self._series = EpisodeSeries(
+                self._scenario, self._seeds, self._limits, time.monotonic(), self._control, self._disturb
+            )
 
     def close(self) -> None:
         """An episode that still runs is written down as aborted."""
@@ -227,6 +264,36 @@ class EpisodeMonitor(PolyarmNode):
             failed = message.outcome == ActionResult.OUTCOME_FAILED
             self._event(message.episode, Result(message.epoch, message.sequence, failed, message.sim_time))
 
+    def _on_traffic(self, kind: type, topic: str) -> Callable[[bytes, MessageInfo], None]:
+        def heard(data: bytes, info: MessageInfo) -> None:
+            del info
+            try:
+                message = deserialize_message(data, kind)
+            except Exception as why:  # see _on_report
+                self.refuse("malformed", f"{topic}: {why}")
+                return
+            if self._valid(topic, message):
+                self._event(message.episode, episode.PlanTraffic(topic, message.epoch, message.sequence, len(data)))
+
+        return heard
+
+    def _on_call(self, message: PlanCall) -> None:
+        if self._valid("plan call", message):
+            repair = message.source == PlanCall.SOURCE_REPAIR
+            tokens = message.prompt_tokens + message.tokens
+            self._event(
+                message.episode,
+                episode.PlanCall(message.epoch, message.sequence, repair, message.number > 0, tokens),
+            )
+
+    def _on_detection(self, message: Detection) -> None:
+        if self._valid("detection", message):
+            self._event(message.episode, episode.Detection(message.epoch, message.sequence))
+
+    def _on_disturbance(self, message: Disturbance) -> None:
+        if self._valid("disturbance", message):
+            self._event(message.episode, episode.Disturbance(message.epoch, message.sequence))
+
     # -- commands -------------------------------------------------------------------------------------------------
 
     def _ready(self, at: float) -> bool:
@@ -235,6 +302,7 @@ class EpisodeMonitor(PolyarmNode):
             self._reset.service_is_ready()
             and self._results.get_subscription_count() >= self._listeners
             and all(source.get_publisher_count() >= count for source, count in self._sources)
+            and all(self.count_publishers(topic) for topic in self._awaited)
         )
         if not complete:
             self._complete_since = None

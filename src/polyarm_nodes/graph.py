@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from polyarm_core.cell import cell_path, load_cell
+from polyarm_core.control.modes import Control
 from polyarm_core.errors import InvalidValue, UnknownName
 from polyarm_core.scenario import ModelSpec, Scenario, load_scenario, parse_model
 
@@ -72,8 +73,20 @@ class GraphOptions:
     guard_dead_ends: bool = True
     cell: str = ""  # for plant "drivers": packaged cell name or path of a cell file
     velocity_scaling: float = 1.0  # for plant "drivers": share of the speeds that the cell file allows
+    control: str = "reactive"
+    disturb: str = "none"
+    coordinator: str = "search"  # or BACKEND:NAME of a model, or the name of one of the scenario's
+    detector: str = ""  # of stale plans: never, closed, bilinear, path of weights; empty = closed where weights are
 
 
+CONTROLS = tuple(control.value for control in Control)
+DISTURBANCES = ("none", "standard", "severe")
+STUCK = 24  # slots without an admitted action that a team which follows a plan, or is disturbed, may take
+SEARCH = "search"  # the coordinator that needs no model
+# What coordinator:=BACKEND:NAME leaves open; a plan takes longer than a decision.
+PLAIN = ModelSpec(backend="transformers", timeout=60.0)
+NEVER = "never"  # no detector
+DETECTOR = "closed"  # of those that come with the package
 PLANTS = {"mujoco": "mujoco_bridge", "kinematic": "kinematic_bridge", "drivers": "driver_bridge"}
 
 
@@ -97,17 +110,32 @@ def build_graph(options: GraphOptions) -> list[NodeSpec]:
         raise UnknownName("execution", options.execution, ("granted", "optimistic"))
     if options.real_time_factor < 0.0:
         raise InvalidValue("real_time_factor", options.real_time_factor, "0 (as fast as it can) or above")
+    if options.control not in CONTROLS:
+        raise UnknownName("control", options.control, CONTROLS)
+    if options.disturb not in DISTURBANCES:
+        raise UnknownName("disturb", options.disturb, DISTURBANCES)
+    if options.disturb != "none" and options.cell:
+        raise InvalidValue("disturb", options.disturb, "'none' in a real cell")
     if options.execution == "optimistic" and options.real_time_factor == 0.0:
         raise InvalidValue("real_time_factor", 0.0, "a factor above 0 in optimistic execution")
     cell = "/" + options.namespace.strip("/")
     out = Path(options.out)
     common = {"scenario": str(options.scenario), "use_sim_time": options.use_sim_time}
     execution = {"execution": options.execution}
+    planned = options.control != Control.REACTIVE.value
+    detector = _detector_of(scenario, options) if planned else NEVER
+    thinker = _coordinator_model(scenario, options) if planned else None
 
     specs: list[NodeSpec] = []
     arms = list(options.arms) or list(scenario.arms)
     chosen = {arm: _model_of(scenario, arm, options) for arm in arms}
-    servers = {key: spec for key, spec in chosen.values() if spec.backend == "transformers" and not options.model_url}
+    servers: dict[str, ModelSpec] = {}
+    if options.control != Control.PLANNED.value and not options.model_url:  # where the arms decide by themselves
+        servers = {key: spec for key, spec in chosen.values() if spec.backend == "transformers"}
+    # The coordinator has a server of its own: while it writes a plan, the arms' own must answer.
+    thinking_server = "coordinator" if "coordinator" not in servers else "coordinator_plans"
+    if thinker is not None and thinker.backend == "transformers":
+        servers[thinking_server] = thinker
     for key, spec in servers.items():
         specs.append(
             NodeSpec(
@@ -142,7 +170,7 @@ def build_graph(options: GraphOptions) -> list[NodeSpec]:
                 **(
                     {"velocity_scaling": float(options.velocity_scaling)}
                     if options.cell
-                    else {"real_time_factor": float(options.real_time_factor)}
+                    else {"real_time_factor": float(options.real_time_factor), "disturb": options.disturb}
                 ),
             },
         )
@@ -163,9 +191,19 @@ def build_graph(options: GraphOptions) -> list[NodeSpec]:
             respawn=True,
         )
     )
+    if planned:
+        parameters: dict[str, Any] = {**common, "control": options.control, "coordinator": options.coordinator}
+        parameters["detector"] = detector != NEVER
+        if thinking_server in servers:
+            parameters["model_port_file"] = str(_port_file(out, thinking_server))
+        elif thinker is not None and options.model_url:
+            parameters["model_url"] = options.model_url
+        specs.append(NodeSpec("coordinator", "coordinator", cell, parameters, respawn=True))
+    if detector != NEVER:
+        specs.append(NodeSpec("psd", "psd", cell, {**common, "detector": detector}, respawn=True))
     for arm in arms:
         key, spec = chosen[arm]
-        parameters: dict[str, Any] = {**common, "arm": arm, "stay_patience": options.stay_patience}
+        parameters = {**common, "arm": arm, "stay_patience": options.stay_patience, "control": options.control}
         if options.model:
             parameters["model"] = options.model
         if options.model_url:
@@ -184,6 +222,10 @@ def build_graph(options: GraphOptions) -> list[NodeSpec]:
                 "seeds": ",".join(str(seed) for seed in options.seeds),
                 "out": str(out),
                 "agents": len(arms),
+                "control": options.control,
+                "disturb": options.disturb,
+                "detector": detector != NEVER,
+                **({"stuck_after": STUCK} if planned or options.disturb != "none" else {}),
                 "listeners": int(options.record),
             },
             ends_run=True,
@@ -215,6 +257,39 @@ def _model_of(scenario: Scenario, arm: str, options: GraphOptions) -> tuple[str,
     if options.model:
         return "chosen", parse_model(options.model, spec)
     return key, spec
+
+
+def _coordinator_model(scenario: Scenario, options: GraphOptions) -> ModelSpec | None:
+    """The coordinator's model; None where it searches."""
+    name = options.coordinator
+    if name == SEARCH:
+        return None
+    spec = scenario.models[name] if name in scenario.models else parse_model(name, PLAIN)
+    if spec.backend == "heuristic" or (not spec.name and spec.backend != "server"):
+        raise InvalidValue("coordinator", name, f"{SEARCH!r}, or BACKEND:NAME of a model that can write")
+    return spec
+
+
+def _detector_of(scenario: Scenario, options: GraphOptions) -> str:
+    """The detector of stale plans: never, a name of those that come with the package, or a path of weights.
+
+    Raises:
+        UnknownName: one was asked for of which there are no weights.
+    """
+    if options.detector == NEVER:
+        return NEVER
+    from polyarm_core.domains.arms import ArmsDomain
+    from polyarm_core.psd.detector import LearnedDetector, find_weights
+
+    try:
+        path = find_weights(options.detector or DETECTOR)
+        if not options.detector:
+            LearnedDetector.load(ArmsDomain(scenario), path)
+    except (UnknownName, InvalidValue):
+        if options.detector:
+            raise
+        return NEVER  # there are no weights, or the scenario is too large for them
+    return options.detector or DETECTOR
 
 
 def _port_file(out: Path, key: str) -> Path:

@@ -33,10 +33,11 @@ FRAME_STATE = _profile(1, latched=True)
 REPORTS = _profile(256)
 VERDICTS = _profile(16)
 RESULTS = _profile(256)
-PLAN_CALLS = _profile(64)
+# Also what a coordinator says in its first moments after a restart must be heard by who counts it.
+PLAN_CALLS = _profile(64, latched=True)
 STALENESS = _profile(64)
 REPLAN_REQUESTS = _profile(64)
-DETECTIONS = _profile(64)
+DETECTIONS = _profile(64, latched=True)
 DISTURBANCES = _profile(64)
 FRAME_CONTROLS = _profile(256)
 # Streams: the newest sample makes the older ones worthless.

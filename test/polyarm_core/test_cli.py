@@ -115,8 +115,33 @@ def test_errors_name_the_value_and_the_alternatives_in_one_line(
     assert not graph
 
 
+def test_the_way_of_control_reaches_graph_and_figures(
+    polyarm: Run, graph: list[cli.RunOptions], tmp_path: Path
+) -> None:
+    chosen = ["--control", "hybrid", "--disturb", "severe", "--coordinator", "openai:x", "--detector", "never"]
+    target = tmp_path / "sort.json"
+    outcome = polyarm("run", "sort", *chosen, "--no-record", "--out", str(tmp_path / "run"), "--json", str(target))
+    assert outcome.code == 0, outcome.err
+    (options,) = graph
+    assert (options.control, options.disturb, options.coordinator, options.detector) == (
+        "hybrid",
+        "severe",
+        "openai:x",
+        "never",
+    )
+    assert all(word in json.loads(target.read_text())["command"] for word in chosen)
+    assert "control: hybrid   disturbances: severe" in outcome.out
+
+
 @pytest.mark.parametrize(
-    "arguments", [["run"], ["run", "sort", "--strategy", "best"], ["nothing"], ["run", "sort", "--seed", "-1"]]
+    "arguments",
+    [
+        ["run"],
+        ["run", "sort", "--control", "best"],
+        ["run", "sort", "--strategy", "best"],
+        ["nothing"],
+        ["run", "sort", "--seed", "-1"],
+    ],
 )
 def test_wrong_usage_ends_with_code_2(polyarm: Run, arguments: list[str]) -> None:
     assert polyarm(*arguments).code == 2
@@ -128,6 +153,12 @@ def test_a_run_is_summed_up_and_written(polyarm: Run, graph: list[cli.RunOptions
     assert outcome.code == 0, outcome.err
     (options,) = graph
     assert options.seeds == (0, 1) and options.record and options.real_time_factor == 0.0
+    assert (options.control, options.disturb, options.coordinator, options.detector) == (
+        "reactive",
+        "none",
+        "search",
+        "",
+    )
     assert (options.execution, options.strategy, options.out) == ("granted", "optimal", tmp_path / "run")
     data = json.loads(target.read_text())
     assert data["command"].startswith("polyarm run sort --seeds 0-1 ") and str(tmp_path) not in data["command"]

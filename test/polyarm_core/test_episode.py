@@ -21,6 +21,8 @@ from polyarm_core.episode import (
     TIME_LIMIT,
     VETO_RULES,
     Answer,
+    Detection,
+    Disturbance,
     Done,
     EpisodeSeries,
     EpisodeSummary,
@@ -29,7 +31,9 @@ from polyarm_core.episode import (
     Finished,
     Limits,
     Opening,
+    PlanCall,
     Plant,
+    PlanTraffic,
     Report,
     Reset,
     Result,
@@ -66,6 +70,23 @@ events: st.SearchStrategy[Event] = st.one_of(
     ),
     st.builds(Verdict, epoch=st.just(1), slot=slots, at=times, answers=st.just(())),
     st.builds(Result, epoch=st.just(1), sequence=st.integers(1, 8), failed=st.just(True)),
+    st.builds(
+        PlanCall,
+        epoch=st.just(1),
+        sequence=st.integers(1, 8),
+        repair=st.booleans(),
+        planned=st.just(True),
+        tokens=st.just(5),
+    ),
+    st.builds(
+        PlanTraffic,
+        kind=st.sampled_from(["plan", "plan_state"]),
+        epoch=st.just(1),
+        sequence=st.integers(1, 8),
+        size=st.just(40),
+    ),
+    st.builds(Detection, epoch=st.just(1), sequence=st.integers(1, 8)),
+    st.builds(Disturbance, epoch=st.just(1), sequence=st.integers(1, 8)),
 )
 
 
@@ -111,6 +132,14 @@ def test_counts_agree_with_the_events(stream: list[Event]) -> None:
     assert summary.uplink_bytes == 100 * summary.reports and summary.prompt_tokens == 7 * summary.reports
     assert summary.slots == len({e.slot for e in stream if isinstance(e, Verdict)})
     assert summary.failed_actions == len({e.sequence for e in stream if isinstance(e, Result)})
+    calls = {e for e in stream if isinstance(e, PlanCall)}
+    assert summary.plan_calls == sum(not e.repair for e in calls)
+    assert summary.plan_repairs == sum(e.repair for e in calls)
+    assert summary.plan_tokens == 5 * len(calls)
+    assert summary.plan_bytes == 40 * len({e for e in stream if isinstance(e, PlanTraffic)})
+    assert summary.detections == len({e for e in stream if isinstance(e, Detection)})
+    assert summary.disturbances == len({e for e in stream if isinstance(e, Disturbance)})
+    assert summary.model_calls == summary.reports + summary.plan_calls
     assert all(value >= 0 for value in (*summary.decision_times, *summary.verdict_times))
     assert summary.decision_p50 <= summary.decision_p99 and summary.verdict_p50 <= summary.verdict_p99
 
@@ -123,6 +152,13 @@ def test_every_answer_is_counted_under_one_rule(given_answers: list[Answer]) -> 
     assert summary.silent == sum(a.rule == "silent" for a in given_answers)
     assert summary.vetoes + summary.silent == sum(a.rule != "" for a in given_answers)
     assert summary.admitted == sum(a.decision == "admit" and a.acts for a in given_answers)
+
+
+def test_a_plan_that_could_not_be_mended_is_no_repair() -> None:
+    summary = tally(PlanCall(1, 1, True, False), PlanCall(1, 2, False, False, 7), PlanCall(2, 1, True, True)).summary(
+        1.0
+    )
+    assert (summary.plan_calls, summary.plan_repairs, summary.plan_tokens) == (1, 1, 7)
 
 
 def test_latency_runs_from_the_opening() -> None:
@@ -301,9 +337,10 @@ def test_resets_are_retried_and_then_given_up() -> None:
 
 
 def test_a_graph_that_never_completes_ends_the_run() -> None:
-    run = series(1)
+    run = EpisodeSeries("sort", [1], LIMITS, 0.0, "planned", "severe")
     assert run.step(9.9, False) == []
     (summary,) = summaries(run.step(10.0, False))
+    assert (summary.control, summary.disturb) == ("planned", "severe")
     assert summary.reason == ABORTED and "not complete within 10 s" in summary.text
     assert run.step(10.1, False) == [Done()]
 
@@ -374,6 +411,12 @@ def test_figures_pool_the_slots_of_all_episodes() -> None:
     assert figures["sort.decision.p50_s"] == pytest.approx(0.2)
     assert figures["sort.decided_by.model"] == 12 and figures["sort.decided_by.fallback"] == 3
     assert "sort.model.p50_s" not in figures  # no model was asked
+    assert "sort.plan_calls" not in figures  # nobody planned
+    planned = dataclasses.replace(base, control="planned", plan_calls=2, plan_bytes=900, detections=1)
+    figures = Figures("x", [0, 1])
+    add_figures(figures, "sort", [planned, other])
+    assert figures["sort.plan_calls"] == 2 and figures["sort.plan_bytes"] == 900 and figures["sort.detections"] == 1
+    assert figures["sort.model_calls"] == 12 + 2 and "sort.disturbances" not in figures
     with pytest.raises(PolyarmError, match="no episode"):
         add_figures(Figures("x", []), "sort", [])
 

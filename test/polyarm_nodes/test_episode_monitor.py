@@ -23,8 +23,14 @@ from polyarm.msg import (
     ActionResult,
     ArmState,
     ArmVerdict,
+    Detection,
+    Disturbance,
     EpisodeResult,
     IntentReport,
+    Plan,
+    PlanCall,
+    PlanState,
+    ReplanRequest,
     SlotOpening,
     SlotVerdict,
     WorldState,
@@ -143,6 +149,40 @@ class PlayedCell(Node):
         )
 
 
+class PlannedCell(PlayedCell):
+    """With a coordinator and a detector, once they have joined, and a plant that does not keep to the plan."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.plan_sizes: list[int] = []
+        self._plans = self.create_publisher(Plan, topics.PLAN, qos.PLAN)
+        self._calls = self.create_publisher(PlanCall, topics.PLAN_CALLS, qos.PLAN_CALLS)
+        self._requests = self.create_publisher(ReplanRequest, topics.REPLAN_REQUESTS, qos.REPLAN_REQUESTS)
+        self._detections = self.create_publisher(Detection, topics.DETECTIONS, qos.DETECTIONS)
+        self._disturbances = self.create_publisher(Disturbance, topics.DISTURBANCES, qos.DISTURBANCES)
+
+    def join(self) -> None:
+        """From now on the coordinator is there."""
+        self._states = self.create_publisher(PlanState, topics.PLAN_STATE, qos.PLAN_STATE)
+
+    def _on_tick(self) -> None:
+        if self.episode and self.slot < SLOTS:
+            told = {"episode": self.episode, "slot": self.slot + 1, "epoch": 6, "sequence": self.slot + 1}
+            for publisher, kind, more in (
+                (self._plans, Plan, {"number": self.slot + 1, "reason": "start"}),
+                (self._states, PlanState, {"plan": self.slot + 1, "sound": True}),
+                (self._requests, ReplanRequest, {"plan": 1, "reason": "stale"}),
+            ):
+                message = kind(**told, **more)
+                self.plan_sizes.append(len(serialize_message(message)))
+                publisher.publish(message)
+            source = PlanCall.SOURCE_REPAIR if self.slot else PlanCall.SOURCE_COORDINATOR
+            self._calls.publish(PlanCall(**told, source=source, number=self.slot, prompt_tokens=30, tokens=4))
+            self._detections.publish(Detection(**told, kind=Detection.KIND_STALL))
+            self._disturbances.publish(Disturbance(**told, kind="moved"))
+        super()._on_tick()
+
+
 @pytest.fixture
 def make_cell(ros_domain: int) -> Iterator[Callable[..., PlayedCell]]:
     """Makes cells; their nodes end with the test, since a service that nobody serves would swallow requests."""
@@ -150,8 +190,8 @@ def make_cell(ros_domain: int) -> Iterator[Callable[..., PlayedCell]]:
     rclpy.init(context=context, domain_id=ros_domain)
     cells: list[PlayedCell] = []
 
-    def make(**options: Any) -> PlayedCell:
-        cells.append(PlayedCell(context, **options))
+    def make(kind: type[PlayedCell] = PlayedCell, **options: Any) -> PlayedCell:
+        cells.append(kind(context, **options))
         return cells[-1]
 
     yield make
@@ -231,6 +271,27 @@ def test_every_seed_becomes_an_episode_and_the_process_ends(
         for name in ("scenario", "episode", "seed", "success", "slots", "reports", "uplink_bytes", "silent"):
             assert getattr(result, name) == line[name]
         assert result.verdict_p99 == pytest.approx(line["verdict_p99"])
+
+
+def test_what_plans_took_is_counted_and_no_episode_begins_without_the_coordinator(
+    make_cell: Callable[..., PlayedCell], start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    cell = make_cell(PlannedCell)
+    assert isinstance(cell, PlannedCell)
+    process = start("seeds:=3", "control:=hybrid", "disturb:=severe")
+    watched = time.monotonic()
+    play(cell, lambda: cell.count_subscribers("/cell/plan_state") > 0 and time.monotonic() - watched > 3.0)
+    assert cell.requested == []  # everybody but the coordinator has been there for a while
+    cell.join()
+    play(cell, lambda: process.poll() is not None and len(cell.results) == 1)
+    assert process.returncode == 0, process.stdout.read() if process.stdout else ""
+    (line,) = lines(tmp_path)
+    (result,) = cell.results
+    assert (line["control"], line["disturb"], line["plan_calls"], line["plan_repairs"]) == ("hybrid", "severe", 1, 2)
+    assert line["plan_tokens"] == 34 * SLOTS and line["plan_bytes"] == sum(cell.plan_sizes)
+    assert line["detections"] == line["disturbances"] == SLOTS
+    for name in ("control", "disturb", "plan_calls", "plan_repairs", "plan_tokens", "plan_bytes", "detections"):
+        assert getattr(result, name) == line[name]
 
 
 def test_an_interrupted_episode_is_written_down_and_a_restart_goes_on(

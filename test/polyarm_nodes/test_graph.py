@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from polyarm_core.control import episode
+from polyarm_core.control.disturbance import LEVELS
 from polyarm_core.errors import InvalidValue, PolyarmError, UnknownName
-from polyarm_nodes.graph import GraphOptions, build_graph
+from polyarm_nodes.graph import DISTURBANCES, STUCK, GraphOptions, build_graph
+from polyarm_nodes.parameters import DISTURB
 from polyarm_nodes.runner import Runner
 
 
@@ -64,9 +68,61 @@ def test_a_server_elsewhere_starts_none_here() -> None:
     assert agent.parameters["model_url"] == "http://127.0.0.1:8000"
 
 
+@pytest.mark.parametrize("control", ["planned", "hybrid"])
+def test_a_plan_takes_a_coordinator_and_only_arms_that_decide_a_model(control: str) -> None:
+    specs = {spec.name: spec for spec in build_graph(GraphOptions(control=control, detector="never"))}
+    assert ("model_server_smollm2" in specs) == (control == "hybrid")
+    assert specs["coordinator"].respawn and "psd" not in specs
+    for name in ("coordinator", "arm_agent", "episode_monitor"):
+        assert specs[name].parameters["control"] == control
+    assert specs["coordinator"].parameters["coordinator"] == "search"
+    assert not specs["coordinator"].parameters["detector"] and not specs["episode_monitor"].parameters["detector"]
+    # A team that follows a plan, or is disturbed, may rest for longer than one that does as it likes.
+    assert specs["episode_monitor"].parameters["stuck_after"] == STUCK == episode.STUCK
+    assert "stuck_after" not in build_graph(GraphOptions())[-1].parameters
+    assert build_graph(GraphOptions(disturb="severe"))[-1].parameters["stuck_after"] == STUCK
+
+
+def test_a_coordinator_with_a_model_has_a_server_of_its_own() -> None:
+    """While it writes a plan, the arms' own model must answer, be it the same."""
+    chosen = GraphOptions(control="hybrid", coordinator="transformers:smollm2-135m-instruct", detector="never")
+    specs = build_graph(chosen)
+    servers = [spec.name for spec in specs if spec.executable == "model_server"]
+    assert servers == ["model_server_smollm2", "model_server_coordinator"]
+    ports = {str(spec.parameters.get("model_port_file")) for spec in specs if spec.is_ros_node} - {"None"}
+    assert {Path(port).stem for port in ports} == {"smollm2", "coordinator"}
+    named = build_graph(replace(chosen, coordinator="smollm2"))  # a model of the scenario
+    assert [spec.name for spec in named] == [spec.name for spec in specs]
+    elsewhere = build_graph(replace(chosen, coordinator="openai:a-model", model_url="http://127.0.0.1:8000"))
+    assert all(spec.executable != "model_server" for spec in elsewhere)
+    (node,) = [spec for spec in elsewhere if spec.name == "coordinator"]
+    assert node.parameters["model_url"] == "http://127.0.0.1:8000"
+
+
+def test_weights_of_a_detector_bring_its_node(tmp_path: Path) -> None:
+    for name in ("mine.npz", "mine.json"):
+        (tmp_path / name).touch()
+    chosen = GraphOptions(control="planned", detector=str(tmp_path / "mine.npz"))
+    specs = {spec.name: spec for spec in build_graph(chosen)}
+    assert specs["psd"].parameters["detector"] == str(tmp_path / "mine.npz") and specs["psd"].respawn
+    assert specs["coordinator"].parameters["detector"] and specs["episode_monitor"].parameters["detector"]
+    assert "psd" not in {spec.name for spec in build_graph(replace(chosen, control="reactive"))}
+
+
+def test_disturbances_are_the_plants_affair() -> None:
+    specs = build_graph(GraphOptions(disturb="standard"))
+    assert {spec.name for spec in specs if spec.parameters.get("disturb") == "standard"} == {"plant", "episode_monitor"}
+    assert tuple(LEVELS) == DISTURBANCES == DISTURB.choices
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
+        ({"control": "planed"}, UnknownName, "unknown control 'planed'; valid: hybrid, planned, reactive"),
+        ({"disturb": "mild"}, UnknownName, "unknown disturb 'mild'; valid: none, severe, standard"),
+        ({"control": "planned", "coordinator": "heuristic"}, InvalidValue, "a model that can write"),
+        ({"control": "planned", "coordinator": "gpt:4"}, UnknownName, "unknown model backend 'gpt'"),
+        ({"control": "planned", "detector": "nose"}, UnknownName, "unknown detector 'nose'"),
         ({"scenario": "srot"}, UnknownName, "unknown scenario 'srot'; valid: .*sort"),
         ({"arms": ["dave"]}, UnknownName, "unknown arm 'dave'; valid: alice, bob, chad"),
         ({"plant": "gazebo"}, UnknownName, "unknown plant 'gazebo'; valid: .*mujoco"),
@@ -109,7 +165,9 @@ def test_a_real_cell_is_the_same_graph_over_its_cell_file() -> None:
     simulated, real = build_graph(GraphOptions()), build_graph(options)
     assert [(s.name, s.namespace) for s in real] == [(s.name, s.namespace) for s in simulated]
     assert {s.executable for s in real} ^ {s.executable for s in simulated} == {"driver_bridge", "mujoco_bridge"}
-    for spec in real:
+    planned = build_graph(replace(options, control="hybrid", detector="never"))
+    assert {s.name for s in planned} - {s.name for s in real} == {"coordinator"}
+    for spec in [*real, *planned]:
         if spec.is_ros_node:
             assert Path(str(spec.parameters["scenario"])).name == "sort_demo.yaml"
             assert spec.parameters["use_sim_time"] is False
@@ -126,6 +184,7 @@ def test_a_real_cell_is_the_same_graph_over_its_cell_file() -> None:
         ({"execution": "optimistic"}, "execution = 'optimistic' is not valid; expected 'granted' in a real cell"),
         ({"real_time_factor": 2.0}, "real_time_factor = 2.0 is not valid; expected 1 in a real cell"),
         ({"seeds": (0, 1)}, "nothing puts the entities back"),
+        ({"disturb": "severe"}, "disturb = 'severe' is not valid; expected 'none' in a real cell"),
         ({"velocity_scaling": 0.0}, "velocity_scaling = 0.0 is not valid; expected a share from 0.05 to 1"),
     ],
 )

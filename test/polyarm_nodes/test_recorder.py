@@ -20,7 +20,7 @@ pytest.importorskip("polyarm.msg", reason="the messages are not built")
 pytest.importorskip("rosbags", reason="rosbags is not installed")
 
 import rclpy
-from polyarm.msg import ArmVerdict, IntentReport, SlotOpening, SlotVerdict, WorldState
+from polyarm.msg import ArmVerdict, Disturbance, IntentReport, PlanState, SlotOpening, SlotVerdict, WorldState
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -30,7 +30,9 @@ from sensor_msgs.msg import JointState
 from polyarm_core.bags.definitions import ament_prefixes, load_definition
 from polyarm_core.bags.reader import Bag, BagError
 from polyarm_core.bags.recover import recover
-from polyarm_nodes import qos
+from polyarm_core.scenario import load_scenario
+from polyarm_nodes import qos, topics
+from polyarm_nodes.recorder import cell_topics
 
 pytestmark = pytest.mark.ros  # gives each test a ROS domain of its own
 
@@ -86,7 +88,7 @@ def start(ros_domain: int, tmp_path: Path) -> Iterator[Callable[[], subprocess.P
 
 
 def publish_a_slot(cell: Node) -> dict[str, Any]:
-    """Publish one message on five topics once the recorder listens; returns them by absolute topic."""
+    """Publish one message on some topics once the recorder listens; returns them by absolute topic."""
     messages = [
         ("world", WorldState(episode=1, seed=7), qos.WORLD),
         ("slot_opening", SlotOpening(episode=1, slot=1, epoch=5, expected=["alice", "bob"]), qos.OPENINGS),
@@ -96,6 +98,8 @@ def publish_a_slot(cell: Node) -> dict[str, Any]:
             SlotVerdict(slot=1, verdicts=[ArmVerdict(arm="bob", decision=ArmVerdict.DECISION_ADMIT)]),
             qos.VERDICTS,
         ),
+        ("plan_state", PlanState(episode=1, slot=1, plan=2, sound=True), qos.PLAN_STATE),
+        ("disturbances", Disturbance(episode=1, slot=1, kind="moved"), qos.DISTURBANCES),
         ("alice/joint_states", JointState(name=["a"], position=[0.5]), qos.JOINT_STATES),
     ]
     publishers = [cell.create_publisher(type(message), topic, profile) for topic, message, profile in messages]
@@ -140,6 +144,12 @@ def test_a_bag_holds_what_was_published(
 
     _check_with_mcap(tmp_path / "bag", sent)
     _check_metadata(tmp_path / "bag")
+
+
+def test_everything_that_is_said_about_plans_is_recorded() -> None:
+    recorded = set(cell_topics(load_scenario("sort"), "/cell"))
+    for name in ("PLAN", "PLAN_STATE", "PLAN_CALLS", "STALENESS", "REPLAN_REQUESTS", "DETECTIONS", "DISTURBANCES"):
+        assert f"/cell/{getattr(topics, name)}" in recorded
 
 
 def _flushed(bag: Path, messages: int) -> bool:

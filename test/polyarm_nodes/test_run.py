@@ -35,6 +35,11 @@ COUNTS = (
     "failed_actions",
     "prompt_tokens",
     "decided_by",
+    "control",
+    "plan_calls",
+    "plan_repairs",
+    "plan_bytes",
+    "detections",
 )
 
 
@@ -71,7 +76,7 @@ def start(folder: Path, *more: str) -> subprocess.Popen[str]:
 
 
 def test_a_run_sorts_and_its_bag_tells_the_same_story(folder: Path, tmp_path: Path) -> None:
-    process = start(folder, "--seeds", "0-1", "--json", str(tmp_path / "run.json"))
+    process = start(folder, "--seeds", "0-1", "--control", "hybrid", "--json", str(tmp_path / "run.json"))
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     figures = json.loads((tmp_path / "run.json").read_text())["figures"]
@@ -81,6 +86,7 @@ def test_a_run_sorts_and_its_bag_tells_the_same_story(folder: Path, tmp_path: Pa
     recorded = episodes_of_bag(folder / "bag")
     for name in COUNTS:
         assert [getattr(e, name) for e in recorded] == [getattr(e, name) for e in monitored], name
+    assert figures["sort.plan_calls"] >= 2 and figures["sort.decided_by.chain"] > 0
     assert figures["sort.reports"] == sum(episode.reports for episode in recorded)
     text = "\n".join(explain_bag(folder / "bag"))
     assert "episode 2 (seed 1): success" in text and "is admitted under token" in text

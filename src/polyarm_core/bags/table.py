@@ -14,12 +14,16 @@ from polyarm_core.episode import (
     ABORTED,
     SUCCESS,
     Answer,
+    Detection,
+    Disturbance,
     EpisodeSummary,
     EpisodeTally,
     Event,
     Limits,
     Opening,
+    PlanCall,
     Plant,
+    PlanTraffic,
     Report,
     Result,
     Verdict,
@@ -35,7 +39,11 @@ REPORT = "polyarm/msg/IntentReport"
 VERDICT = "polyarm/msg/SlotVerdict"
 RESULT = "polyarm/msg/ActionResult"
 EPISODE = "polyarm/msg/EpisodeResult"
-TYPES = (WORLD, OPENING, REPORT, VERDICT, RESULT, EPISODE)
+PLAN_CALL = "polyarm/msg/PlanCall"
+DETECTION = "polyarm/msg/Detection"
+DISTURBANCE = "polyarm/msg/Disturbance"
+TRAFFIC = ("polyarm/msg/Plan", "polyarm/msg/PlanState", "polyarm/msg/ReplanRequest")
+TYPES = (WORLD, OPENING, REPORT, VERDICT, RESULT, EPISODE, PLAN_CALL, DETECTION, DISTURBANCE, *TRAFFIC)
 
 
 def info_table(path: Path) -> list[RenderableType]:
@@ -103,7 +111,15 @@ def _summary(tally: EpisodeTally, result: tuple[float, Any] | None, last: float)
         return tally.summary(last, tally.stop_reason(last) or ABORTED)
     at, message = result
     summary = tally.summary(at, SUCCESS if message.success else message.reason or ABORTED)
-    return replace(summary, scenario=message.scenario, seed=message.seed)
+    # A bag of an older version does not say them.
+    control, disturb = getattr(message, "control", ""), getattr(message, "disturb", "")
+    return replace(
+        summary,
+        scenario=message.scenario,
+        seed=message.seed,
+        control=control or summary.control,
+        disturb=disturb or summary.disturb,
+    )
 
 
 def event_of(type_name: str, item: Recorded) -> Event:
@@ -129,6 +145,16 @@ def event_of(type_name: str, item: Recorded) -> Event:
     if type_name == RESULT:
         failed = constant_name(message, "OUTCOME_", message.outcome) == "failed"
         return Result(message.epoch, message.sequence, failed, message.sim_time)
+    if type_name == PLAN_CALL:
+        repair = constant_name(message, "SOURCE_", message.source) == "repair"
+        tokens = message.prompt_tokens + message.tokens
+        return PlanCall(message.epoch, message.sequence, repair, message.number > 0, tokens)
+    if type_name == DETECTION:
+        return Detection(message.epoch, message.sequence)
+    if type_name == DISTURBANCE:
+        return Disturbance(message.epoch, message.sequence)
+    if type_name in TRAFFIC:
+        return PlanTraffic(type_name, message.epoch, message.sequence, item.size)
     busy = any(constant_name(arm, "STATUS_", arm.status) == "moving" for arm in message.arms)
     return Plant(message.epoch, message.seed, at, message.sim_time, message.success, busy, message.arm_contacts)
 

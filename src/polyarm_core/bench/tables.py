@@ -82,8 +82,10 @@ def episode_table(episodes: Sequence[EpisodeSummary]) -> Table:
     """One row per episode: how it ended and what it took."""
     from rich.table import Table
 
-    from polyarm_core.episode import VETO_RULES
+    from polyarm_core.episode import PLAN_FIGURES, VETO_RULES
 
+    # Columns of the control by plans only where there is something in them.
+    more = [name for name in PLAN_FIGURES if any(getattr(episode, name) for episode in episodes)]
     table = Table(
         "seed",
         "end",
@@ -91,6 +93,7 @@ def episode_table(episodes: Sequence[EpisodeSummary]) -> Table:
             "slots|admitted|vetoes|reports|uplink bytes|decision p50 / p99|verdict p50 / p99"
             "|sim time|wall time|failed|contacts".split("|")
         ),
+        *(name.replace("_", " ") for name in more),
         box=None,
         pad_edge=False,
         header_style="bold",
@@ -116,5 +119,6 @@ def episode_table(episodes: Sequence[EpisodeSummary]) -> Table:
             format_time(episode.wall_time),
             str(episode.failed_actions),
             str(episode.arm_contacts),
+            *(f"{getattr(episode, name):,}" for name in more),
         )
     return table
