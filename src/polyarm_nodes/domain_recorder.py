@@ -29,6 +29,8 @@ from polyarm_nodes.recorder import PARAMETERS, Recorder
 class DomainRecorder(Recorder):
     """Writes what plant, coordinator, detector and agents say."""
 
+    sources = (topics.FRAME_STATE, topics.FRAME_CONTROLS, topics.PLAN_STATE)
+
     def parameter_table(self) -> Mapping[str, Parameter]:
         """The domain instead of a scenario."""
         return {"domain": DOMAIN, **{name: item for name, item in PARAMETERS.items() if name != "scenario"}}

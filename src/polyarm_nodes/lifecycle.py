@@ -33,7 +33,7 @@ class PolyarmNode(LifecycleNode):  # type: ignore[misc]
         super().__init__(name, **kwargs)
         self.epoch = time.time_ns()
         self.refusals = Refusals()
-        self.fault: PolyarmError | None = None
+        self.fault: Exception | None = None
         self.active = False
         self._level = DiagnosticStatus.OK
         self._text = "starting"
@@ -81,9 +81,10 @@ class PolyarmNode(LifecycleNode):  # type: ignore[misc]
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         try:
             self.configure()
-        except PolyarmError as error:
+        except Exception as error:  # rclpy would swallow what is raised here, and say something of transitions
             self.fault = error
-            self.get_logger().error(str(error))
+            kind = "" if isinstance(error, PolyarmError) else f"{type(error).__name__}: "
+            self.get_logger().error(f"{kind}{error}")
             return TransitionCallbackReturn.FAILURE
         return super().on_configure(state)
 

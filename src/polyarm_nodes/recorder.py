@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from polyarm.msg import (
 )
 from rclpy.clock import Clock, ClockType
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.subscription import Subscription
 from rosgraph_msgs.msg import Clock as ClockMessage
 from sensor_msgs.msg import JointState
 
@@ -51,6 +53,8 @@ PARAMETERS = {
     "discovery_period": Parameter(1.0, "s between two looks for further topics", 0.1, 60.0),
 }
 QUEUE = 1000  # messages that may wait per topic while a chunk is written
+READINESS_PERIOD = 0.05  # s between two looks whether the cell is connected
+READINESS_LIMIT = 10.0  # s after which the recorder says that it listens, whoever is missing
 
 
 def cell_topics(scenario: Scenario, namespace: str) -> dict[str, tuple[type, QoSProfile]]:
@@ -92,7 +96,13 @@ def free_path(path: Path) -> Path:
 
 
 class Recorder(PolyarmNode):
-    """Subscribes to all topics of the cell and writes what it hears."""
+    """Subscribes to all topics of the cell and writes what it hears.
+
+    Attributes:
+        sources: topics that must have a publisher before the recorder counts as a listener of the results.
+    """
+
+    sources: tuple[str, ...] = (topics.WORLD, topics.ACTION_RESULTS, topics.VERDICTS, topics.INTENTS)
 
     def __init__(self) -> None:
         super().__init__("recorder")
@@ -100,6 +110,8 @@ class Recorder(PolyarmNode):
         self._types: dict[str, str] = {}
         self._profiles: dict[str, QoSProfile] = {}
         self._hopeless: set[str] = set()
+        self._subscribed: dict[str, Subscription] = {}
+        self._sign: tuple[str, type, QoSProfile] | None = None
 
     def parameter_table(self) -> Mapping[str, Parameter]:
         """This recorder's parameters."""
@@ -129,8 +141,15 @@ class Recorder(PolyarmNode):
             free_path(Path(values["out"]).absolute()),
             {**custom, "polyarm_version": version(), "namespace": self.get_namespace()},
         )
+        # The monitor begins as soon as its results have a listener, so they get theirs last: what a plant says before
+        # it knows the recorder is lost. Nothing of the results is, they are latched.
+        sign = topics.cell_topic(self.get_namespace(), topics.EPISODE_RESULT)
         for topic, (kind, profile) in table.items():
-            self._subscribe(topic, kind, profile)
+            if topic != sign:
+                self._subscribe(topic, kind, profile)
+        self._sign = (sign, *table[sign]) if sign in table else None
+        self._listening_by = time.monotonic() + READINESS_LIMIT
+        self.create_steady_timer(READINESS_PERIOD, self._listen)
         # Steady time: recording goes on when the simulated clock stands still or jumps back.
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(values["flush_period"], self._flush, clock=steady)
@@ -156,7 +175,16 @@ class Recorder(PolyarmNode):
             reliability=profile.reliability,
             durability=profile.durability,
         )
-        self.create_subscription(kind, topic, self._callback(topic), wanted, raw=True)
+        self._subscribed[topic] = self.create_subscription(kind, topic, self._callback(topic), wanted, raw=True)
+
+    def _listen(self) -> None:
+        if self._sign is None:
+            return
+        needed = [topics.cell_topic(self.get_namespace(), name) for name in self.sources]
+        connected = all(self._subscribed[topic].get_publisher_count() for topic in needed if topic in self._subscribed)
+        if connected or time.monotonic() > self._listening_by:
+            sign, self._sign = self._sign, None
+            self._subscribe(*sign)
 
     def _callback(self, topic: str) -> Callable[[bytes, Any], None]:
         def receive(data: bytes, info: Any) -> None:

@@ -20,7 +20,17 @@ pytest.importorskip("polyarm.msg", reason="the messages are not built")
 pytest.importorskip("rosbags", reason="rosbags is not installed")
 
 import rclpy
-from polyarm.msg import ArmVerdict, Disturbance, IntentReport, PlanState, SlotOpening, SlotVerdict, WorldState
+from polyarm.msg import (
+    ActionResult,
+    ArmVerdict,
+    Disturbance,
+    EpisodeResult,
+    IntentReport,
+    PlanState,
+    SlotOpening,
+    SlotVerdict,
+    WorldState,
+)
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -144,6 +154,25 @@ def test_a_bag_holds_what_was_published(
 
     _check_with_mcap(tmp_path / "bag", sent)
     _check_metadata(tmp_path / "bag")
+
+
+def test_the_monitor_is_kept_waiting_until_every_source_is_connected(
+    cell: Node, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    results = cell.create_publisher(EpisodeResult, topics.EPISODE_RESULT, qos.EPISODE)
+    kinds = {
+        topics.WORLD: (WorldState, qos.WORLD),
+        topics.VERDICTS: (SlotVerdict, qos.VERDICTS),
+        topics.INTENTS: (IntentReport, qos.REPORTS),
+    }
+    publishers = [cell.create_publisher(kind, topic, profile) for topic, (kind, profile) in kinds.items()]
+    start()
+    wait(cell, lambda: all(publisher.get_subscription_count() for publisher in publishers))
+    time.sleep(0.5)  # many looks of the recorder
+    assert not results.get_subscription_count()
+    actions = cell.create_publisher(ActionResult, topics.ACTION_RESULTS, qos.RESULTS)
+    wait(cell, lambda: results.get_subscription_count() == 1)
+    assert actions.get_subscription_count() == 1
 
 
 def test_everything_that_is_said_about_plans_is_recorded() -> None:
