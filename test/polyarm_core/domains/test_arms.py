@@ -17,6 +17,7 @@ from polyarm_core.chains.terms import Plan, Wait, WaitAgents, WaitEntity
 from polyarm_core.conditions import ConditionTracker
 from polyarm_core.constraints import STAY, Action
 from polyarm_core.coordinator.episode import run_episode
+from polyarm_core.coordinator.interface import PlanRequest
 from polyarm_core.coordinator.search import SearchCoordinator
 from polyarm_core.declaration import declare
 from polyarm_core.domains.arms import ArmsDomain, ArmsState
@@ -24,7 +25,7 @@ from polyarm_core.domains.arms.search import patched
 from polyarm_core.errors import InvalidValue, UnknownName
 from polyarm_core.liveness import RelayGraph
 from polyarm_core.orchestrator import Decision
-from polyarm_core.scenario import parse_scenario, scenario_names
+from polyarm_core.scenario import load_scenario, parse_scenario, scenario_names
 from polyarm_core.slots import Answered, ArmSnapshot, ArmStatus, Opened, Report, SlotProtocol, Snapshot
 from polyarm_core.world import WorldView, succeeded
 
@@ -424,3 +425,25 @@ def test_physics_goes_the_same_way_slot_by_slot(name: str, seed: int) -> None:
             agree(state)
     finally:
         simulation.close()
+
+
+def test_an_arm_that_still_holds_an_object_may_put_it_down_where_it_is() -> None:
+    """Its last motion failed in front of a full panel: the way out is in no move that brings the object on."""
+    domain = ArmsDomain(load_scenario("sort"))
+    start = domain.start(0)
+    names = domain.world.objects
+    places = {"blue_square": "panel7", "pink_polygon": "panel3", "yellow_trapezoid": "panel1"}
+    held = {"yellow_trapezoid": "alice"}
+    state = start._replace(
+        places=tuple(places[name] for name in names), holders=tuple(held.get(name, "") for name in names)
+    )
+    down = terms.Action("move", ("yellow_trapezoid", "panel1"))
+    assert domain.impossible(state, "alice", down) is None
+    move = next(t for t in domain.vocabulary if t.name == "move")
+    assert down.arguments in domain.arguments(state, "alice", move)
+    answer = SearchCoordinator(domain).plan(PlanRequest(state, "start", None, (), 0))
+    assert answer.plan is not None and roll_out(ChainExecutor(domain, answer.plan), state, domain.horizon).success
+    # Nobody else may, and neither may she what lies on a panel.
+    free = state._replace(holders=("",) * len(names))
+    assert "no progress" in str(domain.impossible(free, "alice", down))
+    assert down.arguments not in domain.arguments(free, "alice", move)

@@ -94,7 +94,8 @@ class ArmsDomain(Domain[ArmsState]):
                 self._operators.setdefault(operator.verb, {}).setdefault(arm, []).append(operator)
         self.vocabulary = self._vocabulary()
         self._moves = {arm: self._moves_of(arm) for arm in self.agents}
-        table = {action for moves in self._moves.values() for action in moves}
+        self._put_downs = {arm: self._put_downs_of(arm) for arm in self.agents}
+        table = {action for moves in (self._moves, self._put_downs) for arm in self.agents for action in moves[arm]}
         table |= {_action(operator) for operator in scenario.operators}
         self._controls: tuple[Action, ...] = (STAY, *sorted(table))
         self.control_count = len(self._controls)
@@ -134,6 +135,16 @@ class ArmsDomain(Domain[ArmsState]):
             if entity.goal is not None
             for destination in band
             if any(is_progress(self.scenario, name, source, destination) for source in band)
+        )
+
+    def _put_downs_of(self, arm: str) -> tuple[Action, ...]:
+        """Moves that are no progress, but by which an arm that still holds an object may put it down where it is."""
+        return tuple(
+            action
+            for name, entity in self.scenario.entities.items()
+            if entity.goal is not None
+            for destination in self.scenario.arm(arm).reach
+            if (action := Action(MOVE_VERB, name, destination)) not in self._moves[arm]
         )
 
     def _attributes(self) -> dict[str, tuple[Attribute, ...]]:
@@ -217,11 +228,14 @@ class ArmsDomain(Domain[ArmsState]):
         return tuple(found)
 
     def arguments(self, state: ArmsState, agent: str, template: ActionTemplate) -> tuple[tuple[str, ...], ...]:
-        """Moves that the object can still need, and the operators of the arm, whether legal now or later."""
+        """Moves that the object can still need, and the operators of the arm, whether legal now or later.
+
+        An arm that holds an object after a failure may also put it down where it is.
+        """
         if template.name == MOVE_VERB:
             return tuple(
                 (action.entity, action.placement)
-                for action in self._moves[agent]
+                for action in (*self._moves[agent], *self._put_downs[agent])
                 if self._unmovable(state, agent, action) is None
             )
         operators = self._operators.get(template.name, {}).get(agent, [])
@@ -295,7 +309,7 @@ class ArmsDomain(Domain[ArmsState]):
             if meant.entity in scenario.entities and meant.placement in scenario.placements:
                 if meant.placement not in band:
                     return f"{meant.placement} is out of {agent}'s reach; it reaches {', '.join(band)}"
-                if meant not in self._moves[agent]:
+                if meant not in self._moves[agent] and not self._puts_down(state, agent, meant):
                     return f"{meant.placement} is no progress for {meant.entity} in {agent}'s reach"
                 return self._unmovable(state, agent, meant)
         if action not in self._control_of:
@@ -309,6 +323,10 @@ class ArmsDomain(Domain[ArmsState]):
         band = self.scenario.arm(agent).reach
         k = self.world.index[action.entity]
         place = state.places[k]
+        if self._puts_down(state, agent, action):
+            return None
+        if action in self._put_downs[agent]:
+            return f"{action.placement} is no progress for {action.entity}, which {agent} does not hold there"
         if place == action.placement:
             return None if self._goal(action.entity) == place else f"{action.entity} is on {place} already"
         if any(
@@ -317,6 +335,12 @@ class ArmsDomain(Domain[ArmsState]):
         ):
             return None
         return f"{action.entity} on {place} cannot come within {agent}'s reach on its way to {action.placement}"
+
+    def _puts_down(self, state: ArmsState, agent: str, action: Action) -> bool:
+        """Whether the arm holds the object above the placement; what has no goal may not be put down."""
+        k = self.world.index[action.entity]
+        held_here = state.holders[k] == agent and state.places[k] == action.placement
+        return held_here and self._goal(action.entity) is not None
 
     def _goal(self, name: str) -> str | None:
         return self.scenario.entities[name].goal
