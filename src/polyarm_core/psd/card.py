@@ -45,15 +45,18 @@ def _order(name: str) -> tuple[str, int]:
     return detector, list(TABLE_11).index(size)
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _rate(rate: Mapping[str, Any]) -> str:
-    """Share with its interval and counts."""
+def percent(rate: Mapping[str, Any], counted: bool = True) -> str:
+    """A share in per cent, with its interval and counts unless they are not wanted."""
     if rate["share"] is None:
         return "none"
+    if not counted:
+        return f"{100 * rate['share']:.1f} %"
     return (
         f"{100 * rate['share']:.1f} % ({100 * rate['low']:.1f} to {100 * rate['high']:.1f}; "
         f"{rate['hits']:,}/{rate['trials']:,})"
@@ -69,7 +72,7 @@ def _data(record: Mapping[str, Any]) -> str:
         for event, found in part["events"].items()
     ]
     training, held_out = data["training"], data["held_out"]
-    table = _table(["event", "frames", "that leave the plan intact", "whose entities no step names"], rows)
+    events = table(["event", "frames", "that leave the plan intact", "whose entities no step names"], rows)
     command = f"python -m polyarm_core.psd.training --layouts {','.join(settings['layouts'])} {options}"
     paragraphs = [
         f"Episodes of the search coordinator on {len(settings['layouts'])} layouts. {training['episodes']:,} episodes "
@@ -79,7 +82,7 @@ def _data(record: Mapping[str, Any]) -> str:
         f"{held_out['clean']:,} clean frames. After an event the episode goes on with a repaired or a new plan, or "
         "with the old one where that is intact. Settings were chosen on data of another seed. Episodes draw from "
         "`default_rng([seed, layout, episode])`, the benchmark's trials do not.",
-        table,
+        events,
         "Labels. `event`, the paper's: the frame of an event is positive, whether it breaks the plan or not. `oracle`: "
         "positive where the rest of the plan, rolled out, can no longer succeed. They disagree on every event that "
         "leaves the plan intact: displacements (O3), since agents find their way from anywhere, and blocked tiles that "
@@ -91,10 +94,11 @@ def _data(record: Mapping[str, Any]) -> str:
         "entity are redrawn. Such a change can look like a part of a held-out event, e.g. a pot with one onion more "
         "(O5) or a tile out of use (O4); `O1, O2, O3` alone below is the same network without them.",
     ]
-    return "\n\n".join(["## Data", f"`{command}`", *(p if p is table else _wrap(p) for p in paragraphs)])
+    return "\n\n".join(["## Data", f"`{command}`", *(p if p is events else wrapped(p) for p in paragraphs)])
 
 
-def _wrap(text: str) -> str:
+def wrapped(text: str) -> str:
+    """A paragraph in lines of the usual length."""
     return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
@@ -103,7 +107,7 @@ def _sizes(records: Mapping[str, Any]) -> str:
     for name, record in records.items():
         detector, size, _ = name.split("_")
         rows[detector, size] = [detector, size, f"{record['parameters']:,}", f"{TABLE_11[size]:,}"]
-    return "## Parameters\n\n" + _table(["detector", "size", "ours", "Table 11"], list(rows.values()))
+    return "## Parameters\n\n" + table(["detector", "size", "ours", "Table 11"], list(rows.values()))
 
 
 def _paper_split(records: Mapping[str, Any]) -> str:
@@ -113,11 +117,11 @@ def _paper_split(records: Mapping[str, Any]) -> str:
         event, oracle = test["event"], test["oracle"]
         frames = test["delay"]["frames"]
         row = [name, str(record["threshold"]), f"{event['f1']:.3f}"]
-        row += [_rate(event[key]) for key in ("accuracy", "precision", "recall")]
-        row += [_rate(oracle["recall"]), _rate(test["delay"]["noticed"])]
-        row += ["" if frames is None else f"{frames:.2f}", _rate(test["false_alarms"])]
+        row += [percent(event[key]) for key in ("accuracy", "precision", "recall")]
+        row += [percent(oracle["recall"]), percent(test["delay"]["noticed"])]
+        row += ["" if frames is None else f"{frames:.2f}", percent(test["false_alarms"])]
         novel = record["splits"]["paper"]["test_novel"]
-        row += [f"{novel['event']['f1']:.3f}", _rate(novel["event"]["recall"]), _rate(novel["false_alarms"])]
+        row += [f"{novel['event']['f1']:.3f}", percent(novel["event"]["recall"]), percent(novel["false_alarms"])]
         rows.append(row)
     header = ["network", "threshold", "F1", "accuracy", "precision", "recall", "recall, oracle's label"]
     header += ["noticed within 3 frames, oracle's label", "mean delay in frames", "false alarms per clean frame"]
@@ -128,7 +132,7 @@ def _paper_split(records: Mapping[str, Any]) -> str:
         "95 % Wilson intervals and counts in brackets. The kitchen is deterministic, so test episodes share frames "
         "with training episodes, above all before the first event; the last columns are without these. "
         "The threshold is the lowest of .3, .5, .7, .9 (the one with the highest recall) with an F1 of .84 on "
-        "validation episodes, or the one with the best F1 where none has it.\n\n" + _table(header, rows)
+        "validation episodes, or the one with the best F1 where none has it.\n\n" + table(header, rows)
     )
 
 
@@ -146,7 +150,7 @@ def _thresholds(records: Mapping[str, Any]) -> str:
     header += ["false alarms", "O4, O5: recall, oracle's label", "O4, O5: noticed", "O4, O5: false alarms"]
     return (
         "## Other thresholds (%)\n\nA higher one saves calls of the coordinator: what it misses in the frame of the "
-        "event it still notices within the three frames in which the event shows in `D`.\n\n" + _table(header, rows)
+        "event it still notices within the three frames in which the event shows in `D`.\n\n" + table(header, rows)
     )
 
 
@@ -156,13 +160,13 @@ def _held_out(records: Mapping[str, Any]) -> str:
         found = record["splits"]["paper"]["held_out"]
         row = [name]
         row += [
-            _rate(found[label]["recall_by_event"][event]) for label in ("oracle", "event") for event in ("O4", "O5")
+            percent(found[label]["recall_by_event"][event]) for label in ("oracle", "event") for event in ("O4", "O5")
         ]
-        row += [_rate(found["oracle"]["recall"]), _rate(found["delay"]["noticed"]), _rate(found["false_alarms"])]
+        row += [percent(found["oracle"]["recall"]), percent(found["delay"]["noticed"]), percent(found["false_alarms"])]
         rows.append(row)
     header = ["network", "O4, oracle's label", "O5, oracle's label", "O4, label event", "O5, label event"]
     header += ["both, oracle's label", "noticed within 3 frames", "false alarms per clean frame"]
-    return "## Recall on the held-out types O4 and O5\n\n" + _table(header, rows)
+    return "## Recall on the held-out types O4 and O5\n\n" + table(header, rows)
 
 
 def _splits(records: Mapping[str, Any]) -> str:
@@ -175,14 +179,14 @@ def _splits(records: Mapping[str, Any]) -> str:
             test, held_out = figures["test"], figures["held_out"]
             row = [name, figures["trained_on"]]
             for label in ("event", "oracle"):
-                row.append(_rate(test[label]["recall_by_event"][unseen]) if unseen else "")
-            row += [_rate(held_out["oracle"]["recall_by_event"][event]) for event in ("O4", "O5")]
-            row += [_rate(held_out["delay"]["noticed"]), _rate(test["false_alarms"])]
+                row.append(percent(test[label]["recall_by_event"][unseen]) if unseen else "")
+            row += [percent(held_out["oracle"]["recall_by_event"][event]) for event in ("O4", "O5")]
+            row += [percent(held_out["delay"]["noticed"]), percent(test["false_alarms"])]
             rows.append(row)
     header = ["network", "trained on", "the third type, label event", "the third type, oracle's label"]
     header += ["O4, oracle's label", "O5, oracle's label", "O4 and O5 noticed within 3 frames"]
     header += ["false alarms per clean frame"]
-    return "## Events split by type: recall on types that training had not\n\n" + _table(header, rows)
+    return "## Events split by type: recall on types that training had not\n\n" + table(header, rows)
 
 
 def _blind_spot(records: Mapping[str, Any]) -> str:
@@ -190,13 +194,13 @@ def _blind_spot(records: Mapping[str, Any]) -> str:
     for name, record in records.items():
         figures = record["splits"]["paper"]
         row = [name]
-        row += [_rate(figures["test"][label]["blind_spot"]) for label in ("event", "oracle")]
-        row.append(_rate(figures["held_out"]["event"]["blind_spot"]))
+        row += [percent(figures["test"][label]["blind_spot"]) for label in ("event", "oracle")]
+        row.append(percent(figures["held_out"]["event"]["blind_spot"]))
         rows.append(row)
     header = ["network", "O1 to O3, label event", "O1 to O3, oracle's label", "O4 and O5, label event"]
     return (
         "## Blind spot: recall on events none of whose entities a remaining step names\n\n"
         "`bilinear` cannot see the entity itself there; what it sees is the trace that the event leaves in the "
         "features of named tiles (how far the agents are from them, and whether they can use them).\n\n"
-        + _table(header, rows)
+        + table(header, rows)
     )

@@ -107,8 +107,17 @@ class FrameHistory:
 
     def push(self, state: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Add a frame and compare it."""
+        padded = self._padded(state)
+        self._frames.append(padded)
+        return padded, padded - self._frames[0]
+
+    def between(self, before: Any, after: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """``X`` of a state and its difference from another one; the frames play no part."""
+        padded = self._padded(after)
+        return padded, padded - self._padded(before)
+
+    def _padded(self, state: Any) -> NDArray[np.float32]:
         features = self._domain.features(state)
         padded = np.zeros((self._shape.entities, self._shape.features), dtype=np.float32)
         padded[: features.shape[0], : features.shape[1]] = features
-        self._frames.append(padded)
-        return padded, padded - self._frames[0]
+        return padded

@@ -176,13 +176,13 @@ def measure(samples: Samples, scores: NDArray[np.float64], threshold: float, eve
     Returns:
         For each label ``f1``, ``accuracy``, ``precision``, ``recall`` over events' and clean frames;
         ``recall_by_event``; ``blind_spot``: recall on events none of whose entities ``refers`` marks;
-        ``false_alarms`` per clean frame; ``delay``: share of events that are noticed while they show in ``D`` and the
-        mean delay in frames of those; ``intact``: share of events that leave the plan intact.
+        ``false_alarms`` per clean frame whose plan is good; ``delay``: share of events that are noticed while they show
+        in ``D`` and the mean delay in frames of those; ``intact``: share of events that leave the plan intact.
     """
     fired = scores > threshold
     at_once = samples.delay == 0
     happened = at_once & (samples.event != CLEAN)
-    clean = at_once & (samples.event == CLEAN)
+    clean = at_once & (samples.event == CLEAN) & (samples.stale == 0)
     result: dict[str, Any] = {"threshold": threshold}
     for label in LABELS:
         labels = samples.labels(label)[at_once] == 1

@@ -18,6 +18,7 @@ from polyarm_core.chains.parser import parse_plan
 from polyarm_core.chains.printer import format_plan
 from polyarm_core.chains.terms import Action, Plan, Wait, WaitEntity
 from polyarm_core.chains.validation import require_valid, validate, value_problem
+from polyarm_core.domains.arms.events import SLIP
 from polyarm_core.domains.interface import ActionStatus, Domain
 from polyarm_core.domains.registry import KINDS, domain_names, make_domain
 from polyarm_core.errors import UnknownName
@@ -125,6 +126,9 @@ def test_features_tell_apart_what_an_event_changes(domain: Domain[Any]) -> None:
     states = [frame[0] for seed in range(3) for frame in walk(domain, seed)]
     states += [state for seed in range(3) for state in carried_out(domain, seed)[1]]
     for event in domain.disturbances:
+        if event.name == SLIP:  # strikes while arms move, in a plant: no state of a slot has a door that is held
+            assert all(domain.disturb(state, SLIP, 0.5) is None for state in states)
+            continue
         pairs = [(state, domain.disturb(state, event.name, k % 7 / 7)) for k, state in enumerate(states)]
         pairs = [(before, after) for before, after in pairs if after is not None and after != before]
         assert pairs, f"{event.name} never changes anything"

@@ -3,6 +3,8 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from toy_domain import ToyDomain
 
 from polyarm_core.chains.executor import ChainExecutor
@@ -79,6 +81,59 @@ def test_load_takes_the_threshold_from_the_figures(tmp_path):
         LearnedDetector.load(ToyDomain(agents=3), tmp_path / "closed_small_bce.npz")
     with pytest.raises(OSError):
         LearnedDetector.load(ToyDomain(), tmp_path / "missing.npz")
+
+
+class Scripted(LearnedDetector):
+    """The hysteresis of a learned detector over given probabilities."""
+
+    def __init__(self, values):
+        super().__init__(ToyDomain(), initial_weights("closed", "small", Shape(2, 8, 6, 5), 0), 0.5)
+        self.values = iter(values)
+
+    def _probability(self, state, remaining, x, d):
+        return next(self.values)
+
+    def fires(self):
+        return self.observe(ToyDomain().start(0), Plan(())) > self.threshold
+
+
+@given(st.lists(st.floats(0.0, 1.0), max_size=30), st.booleans())
+def test_after_an_alarm_that_led_to_a_plan_only_news_raise_another(values, plans_follow):
+    detector, answered = Scripted(values), None  # lowest probability since the alarm that was answered with a plan
+    for value in values:
+        fired = detector.fires()
+        assert fired == (value > (0.5 if answered is None else (1 + answered) / 2))
+        if value <= 0.5:
+            answered = None
+        elif fired and plans_follow:
+            detector.reset(Plan(()))
+            answered = value
+        elif answered is not None:
+            answered = min(answered, value)
+
+
+def test_a_plateau_asks_once_and_a_jump_from_it_again():
+    detector, fired = Scripted([0.97, 0.52, 0.67, 0.67, 0.66, 0.95, 0.7, 0.4, 0.6]), []
+    for frame in range(9):
+        if detector.fires():
+            fired.append(frame)
+            detector.reset(Plan(()))
+    assert fired == [0, 5, 8]
+
+
+def test_a_glance_sees_what_is_not_as_expected_and_leaves_the_frames_alone():
+    domain = ToyDomain()
+    weights = initial_weights("closed", "small", Shape(2, 8, 6, 5), 0)
+    plan = next(domain.candidates(domain.start(0)))
+    glancing, plain = (LearnedDetector(domain, weights, 0.5) for _ in range(2))
+    other = domain.disturb(domain.start(0), "T3", 0.0)
+    for remaining, _, state, frame in frames(domain, plan, {}):
+        assert glancing.observe(state, remaining) == plain.observe(state, remaining)
+        fresh = LearnedDetector(domain, weights, 0.5)
+        fresh.observe(state, remaining)
+        assert glancing.glance(other, remaining, state) == fresh.observe(other, remaining)
+        if frame > 6:
+            break
 
 
 def test_never_stale():
