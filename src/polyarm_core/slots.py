@@ -154,6 +154,8 @@ class SlotOptions:
         absent_grace: s that a slot waits when only absent arms are missing.
         settle: s for which the world must have looked the same before a slot opens: entities come to rest, and every
             agent has the world that the slot is based on.
+        idle_slots: slots in which nothing is admitted that may pass without a new world state, or a team would burn all
+            its slots in no time while the plant hangs; 0 = any number.
         complete_declarations: add what the scene's rules say an action must at least declare (ldt_coord.md 7.3).
         guard_dead_ends: veto actions after which the goal could no longer be reached.
         orchestrator: strategy and its options.
@@ -163,6 +165,7 @@ class SlotOptions:
     absent_after: int = 2
     absent_grace: float = 0.5
     settle: float = 0.0
+    idle_slots: int = 0
     complete_declarations: bool = True
     guard_dead_ends: bool = True
     orchestrator: OrchestratorOptions = field(default_factory=OrchestratorOptions)
@@ -176,6 +179,8 @@ class SlotOptions:
             raise InvalidValue("absent_grace", self.absent_grace, "seconds, 0 or more")
         if self.settle < 0.0:
             raise InvalidValue("settle", self.settle, "seconds, 0 or more")
+        if self.idle_slots < 0:
+            raise InvalidValue("idle_slots", self.idle_slots, "slots, 0 or more")
 
 
 class SlotProtocol:
@@ -208,6 +213,7 @@ class SlotProtocol:
         self._view: WorldView | None = None
         self._view_sequence = 0  # of the first world state that looked like the newest
         self._still_since = 0.0
+        self._idle = 0  # slots in which nothing was admitted, since the newest world state
         self._reports: dict[str, Report] = {}
         self._senders: dict[str, tuple[int, int]] = {}
         self._silent: dict[str, int] = dict.fromkeys(scenario.arms, 0)
@@ -226,7 +232,7 @@ class SlotProtocol:
         if snapshot.epoch != self._plant_epoch or snapshot.episode != self.episode:
             self._begin_episode(snapshot)
             self._view = None
-        self._snapshot = snapshot
+        self._snapshot, self._idle = snapshot, 0
         view = WorldView(self.scenario, snapshot.world)
         if self._view is None or view != self._view:
             self._view = view
@@ -263,6 +269,11 @@ class SlotProtocol:
         if self.phase is Phase.COLLECTING:
             effects += self._close_if_complete(now)
         return effects + self._advance(now)
+
+    @property
+    def misses_plant(self) -> bool:
+        """Whether no slot is opened until a world state comes."""
+        return 0 < self.options.idle_slots <= self._idle
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -317,7 +328,7 @@ class SlotProtocol:
         if any(arm.status is ArmStatus.MOVING for arm in snapshot.arms.values()):
             self._still_since = now
             return []
-        if now - self._still_since < self.options.settle:
+        if now - self._still_since < self.options.settle or self.misses_plant:
             return []
         self.slot = max(self.slot, snapshot.slot) + 1
         self.phase = Phase.COLLECTING
@@ -335,6 +346,7 @@ class SlotProtocol:
         for arm in missing:
             self._silent[arm] += 1
         answer = self._arbitrate(missing, now)
+        self._idle += not self.leases.grants
         self.phase = Phase.EXECUTING
         return [answer, *self._advance(now)]
 

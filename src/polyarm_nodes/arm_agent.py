@@ -39,7 +39,7 @@ from polyarm_nodes.convert import (
 )
 from polyarm_nodes.lifecycle import PolyarmNode, run_node
 from polyarm_nodes.parameters import ARM_AGENT, declare_parameters
-from polyarm_nodes.plan_convert import HeardState, Vocabulary, state_from_message
+from polyarm_nodes.plan_convert import HeardState, Vocabulary, prepare, state_from_message
 from polyarm_nodes.validation import Malformed, check_message
 
 DEADLINE_SHARE = 0.8  # of the slot's deadline, so that a fallback report still arrives in time
@@ -74,6 +74,7 @@ class ArmAgentNode(PolyarmNode):
         self._episode = 0
         self._sequence = 0
         self._plan: HeardState | None = None  # newest that was heard
+        self._missed = False  # the last plan state that was waited for has not come, and none since
         self._asked: Future[Scores] | None = None
         self._warming: Future[Scores] | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="model")
@@ -115,6 +116,7 @@ class ArmAgentNode(PolyarmNode):
             self.create_subscription(kind, topics.cell_topic(cell, name), callback, profile)
         if self._control is not Control.REACTIVE:
             self._vocabulary = Vocabulary(tuple(self._scenario.arms), {})
+            prepare()
             self.create_subscription(
                 PlanState, topics.cell_topic(cell, topics.PLAN_STATE), self._on_plan_state, qos.PLAN_STATE
             )
@@ -224,7 +226,7 @@ class ArmAgentNode(PolyarmNode):
         if known is not None and (heard.epoch, heard.sequence) <= (known.epoch, known.sequence):
             self.refuse("stale", f"plan state {heard.sequence} of coordinator {heard.epoch}: a newer one is here")
             return
-        self._plan = heard
+        self._plan, self._missed = heard, False
         self._deliberate()
 
     # -- deciding -------------------------------------------------------------------------------------------------
@@ -274,7 +276,11 @@ class ArmAgentNode(PolyarmNode):
             limit = self._plan_limit(opening)
             if time.monotonic() - pending.received < limit:
                 return None  # the next plan state or tick looks again
-            self.report(DiagnosticStatus.WARN, f"no plan state within {limit:.1f} s: {WITHOUT_PLAN[self._control]}")
+            waited = f"within {limit:.1f} s" if limit else "since an earlier slot"
+            self.report(DiagnosticStatus.WARN, f"no plan state {waited}: {WITHOUT_PLAN[self._control]}")
+            # Who has missed a slot has no precedence any more: a coordinator of an older epoch (a clock that was set
+            # back, or one that is left when a newer has died) is heard again.
+            self._plan, self._missed = None, True
             return self._agent.decide(self._view, UNPLANNED)
         try:
             decision = self._agent.decide(self._view, plan.heads[self._agent.arm], _named(plan))
@@ -289,7 +295,12 @@ class ArmAgentNode(PolyarmNode):
         return decision
 
     def _plan_limit(self, opening: SlotOpening) -> float:
-        """How long the slot waits for its plan state, s."""
+        """How long the slot waits for its plan state, s.
+
+        Where the arm's own model can decide, a coordinator that is gone costs one wait, not one in each slot.
+        """
+        if self._missed and self._control is Control.HYBRID:
+            return 0.0
         bound = self._plan_timeout or (HYBRID_WAIT if self._control is Control.HYBRID else opening.deadline)
         return float(min(bound, PLAN_SHARE * opening.deadline))
 

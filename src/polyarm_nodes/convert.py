@@ -12,7 +12,8 @@ from polyarm.msg import Declaration as DeclarationMessage
 from polyarm.msg import Grant as GrantMessage
 
 from polyarm_core.agents import DecidedBy
-from polyarm_core.constraints import Action, Declaration
+from polyarm_core.constraints import MOVE_VERB, Action, Declaration
+from polyarm_core.errors import UnknownName
 from polyarm_core.leases import Grant
 from polyarm_core.orchestrator import Decision, Rule
 from polyarm_core.scenario import Scenario
@@ -62,6 +63,22 @@ def action_from_message(message: ActionMessage) -> Action:
     if not message.verb:
         raise Malformed("action.verb is empty")
     return Action(message.verb, message.entity, message.placement)
+
+
+def action_of_arm(message: ActionMessage, arm: str, scenario: Scenario) -> Action:
+    """Message -> an action that the arm has in the task. Raises Malformed where it is none, or a name is unknown."""
+    action = action_from_message(message)
+    try:
+        scenario.arm(arm)
+        if action.is_stay or scenario.operator(arm, action.verb, action.entity, action.placement) is not None:
+            return action
+        if action.verb == MOVE_VERB:
+            scenario.entity(action.entity)
+            scenario.placement(action.placement)
+            return action
+    except UnknownName as why:
+        raise Malformed(str(why)) from None
+    raise Malformed(f"{arm} has no action {str(action)!r}")
 
 
 def declaration_to_message(declaration: Declaration) -> DeclarationMessage:

@@ -2,14 +2,15 @@
 
 It feeds the `PlanExecutive` with what it hears and publishes what comes of it: plans, plan states, calls, detections.
 The coordinator itself, a search or a language model, thinks in a worker thread; an answer that comes too late for its
-request is dropped. Whatever fails, the arms are told that there is no plan, and hold or act by themselves.
+request is dropped. While a model is still at a request that was given up, the search plans in a thread of its own.
+Whatever fails, the arms are told that there is no plan, and hold or act by themselves.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from rclpy.publisher import Publisher
 
 from polyarm_core.chains.terms import Plan
 from polyarm_core.constraints import Action
-from polyarm_core.control.executive import Called, Detected, Effect, PlanExecutive
+from polyarm_core.control.executive import Called, Detected, Effect, PlanExecutive, SlotPlan
 from polyarm_core.control.mirror import MirroredArms
 from polyarm_core.control.modes import Control
 from polyarm_core.control.planner import Ask, Follow, PlannerOptions
@@ -47,10 +48,10 @@ from polyarm_core.llm.interface import LanguageModel, ModelError, ModelUnavailab
 from polyarm_core.llm.registry import open_model
 from polyarm_core.orchestrator import Decision
 from polyarm_core.scenario import Scenario, load_scenario, parse_model
-from polyarm_core.slots import Snapshot
+from polyarm_core.slots import Snapshot, TwinRule
 from polyarm_core.world import WorldView
 from polyarm_nodes import qos, topics
-from polyarm_nodes.convert import action_from_message, snapshot_from_message
+from polyarm_nodes.convert import action_of_arm, snapshot_from_message
 from polyarm_nodes.graph import PLAIN, SEARCH
 from polyarm_nodes.lifecycle import PolyarmNode, run_node
 from polyarm_nodes.parameters import COORDINATOR, declare_parameters
@@ -60,6 +61,7 @@ from polyarm_nodes.plan_convert import (
     detection_to_message,
     plan_from_message,
     plan_to_message,
+    prepare,
     request_from_message,
     state_to_message,
     verdicts_from_message,
@@ -68,8 +70,10 @@ from polyarm_nodes.validation import Malformed, check_message
 
 TICK = 0.05  # s; waits and holds are kept to this
 HIGHEST = 1 << 24  # number of a plan that anybody may claim to have heard
+AHEAD = 256  # verdicts and results that are kept until their slot is opened; a team's fit
 RETRY = 0.25  # s between two attempts to reach a model that is not there
 STOOD_IN = "the model gave no plan, the search stood in for it"
+HANGS = "the model is still at an earlier request, the search stood in for it"
 OUTCOMES = {
     ActionResult.OUTCOME_SUCCEEDED: "succeeded",
     ActionResult.OUTCOME_FAILED: "failed",
@@ -119,11 +123,15 @@ class CoordinatorNode(PolyarmNode):
         self._episode = 0
         self._current: _Slot | None = None
         self._before: _Slot | None = None  # until the current one is opened here
+        self._ahead: deque[SlotVerdict | ActionResult] = deque(maxlen=AHEAD)
         self._staleness: Staleness | None = None
+        self._unwatched = False  # the detector's last word was overdue, and none has come since: it is not waited for
         self._elsewhere = (0, 0)  # episode and highest number of a plan that another coordinator has made in it
         self._states: Publisher | None = None  # made when the coordinator joins
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="coordinator")
         self._thinking: dict[int, Future[PlanAnswer]] = {}  # request -> its answer to come
+        self._at_model: list[Future[PlanAnswer]] = []  # what the worker has not finished
+        self._rival = 0  # epoch of a newer coordinator
         self._warming: Future[str] | None = None
         self._closing = threading.Event()
         self._trouble = ""  # why there is no plan
@@ -136,6 +144,7 @@ class CoordinatorNode(PolyarmNode):
         self._control = Control(values["control"])
         domain = ArmsDomain(self._scenario)
         self._vocabulary = Vocabulary.of(domain)
+        prepare()
         self._executive = PlanExecutive(
             MirroredArms(domain),
             self._control,
@@ -144,6 +153,10 @@ class CoordinatorNode(PolyarmNode):
         )
         # The worker thinks in a domain of its own: tables that two threads fill would be torn.
         self._coordinator, self._model = _make_coordinator(ArmsDomain(self._scenario), self._scenario, values)
+        self._stand_in: SearchCoordinator[ArmsState] | None = None
+        if self._model is not None and values["fallback"]:
+            self._stand_in = SearchCoordinator(ArmsDomain(self._scenario))
+            self._second = ThreadPoolExecutor(1, thread_name_prefix="stand_in")
         if values["trace_file"]:
             self._trace = Path(values["trace_file"]).open("a", buffering=1, encoding="utf-8")
         self._plans = self.create_publisher(PlanMessage, topics.PLAN, qos.PLAN)
@@ -178,6 +191,8 @@ class CoordinatorNode(PolyarmNode):
     def close(self) -> None:
         self._closing.set()
         self._worker.shutdown(wait=False, cancel_futures=True)
+        if getattr(self, "_stand_in", None) is not None:
+            self._second.shutdown(wait=False, cancel_futures=True)
         if self._trace is not None:
             self._trace.close()
 
@@ -201,7 +216,7 @@ class CoordinatorNode(PolyarmNode):
         """Another episode: nothing of the last one counts."""
         self._episode = episode
         self._executive.on_reset()
-        self._staleness = None
+        self._staleness, self._unwatched = None, False
         if self._elsewhere[0] == episode:
             self._executive.on_plan_elsewhere(self._elsewhere[1])
         self._trouble = ""
@@ -230,7 +245,14 @@ class CoordinatorNode(PolyarmNode):
             if known.episode == message.episode:
                 self._before = last
                 self._hear_early(last)
-        self._current = _Slot(message, time.monotonic())
+        elif message.slot > 1:
+            # Another coordinator was here before, whose plans nobody may tell of; it has made one in a slot at most.
+            self._hear_number(message.episode, message.slot)
+        slot = self._current = _Slot(message, time.monotonic())
+        ahead = [kept for kept in self._ahead if slot.is_of(kept)]
+        self._ahead.clear()
+        for kept in ahead:
+            self._on_verdicts(kept) if isinstance(kept, SlotVerdict) else self._on_result(kept)
         self._advance()
 
     def _on_verdicts(self, message: SlotVerdict) -> None:
@@ -239,17 +261,20 @@ class CoordinatorNode(PolyarmNode):
         except Malformed as why:
             self.refuse("malformed", f"slot verdict: {why}")
             return
+        self._keep_if_ahead(message)
         for slot in (self._current, self._before):
             if slot is None or not slot.is_of(message) or slot.judged or slot.opening.epoch != message.epoch:
                 continue
             slot.judged = True
+            self._values["silent"] = ", ".join(v.arm for v in verdicts if v.rule is TwinRule.SILENT)
             admitted = {v.arm for v in verdicts if v.decision is Decision.ADMIT and not v.action.is_stay}
             slot.acting = admitted - slot.ended
+            late = not slot.released and slot is self._current
             if slot.opened:
-                if not slot.released:
-                    self._count("slots_untold")
-                    slot.released = True
+                slot.released = True
                 self._carry_out(self._executive.on_verdicts(verdicts))
+            if late:
+                self._say_untold(slot)
         self._advance()
 
     def _on_result(self, message: ActionResult) -> None:
@@ -259,13 +284,13 @@ class CoordinatorNode(PolyarmNode):
                 raise Malformed(f"outcome = {message.outcome}; valid: {sorted(OUTCOMES)}")
             if message.arm not in self._scenario.arms:
                 raise Malformed(f"arm {message.arm!r} is unknown; valid: {', '.join(self._scenario.arms)}")
-            action = action_from_message(message.action)
+            action = action_of_arm(message.action, message.arm, self._scenario)
         except Malformed as why:
             self.refuse("malformed", f"action result: {why}")
             return
         slot = next((s for s in (self._current, self._before) if s is not None and s.is_of(message)), None)
         if slot is None:
-            if message.episode == self._episode:
+            if not self._keep_if_ahead(message) and message.episode == self._episode:
                 self._count("late_results")
             return
         slot.ended.add(message.arm)
@@ -274,6 +299,14 @@ class CoordinatorNode(PolyarmNode):
         if slot is self._before or slot.opened:
             self._hear_early(slot)
         self._advance()
+
+    def _keep_if_ahead(self, message: SlotVerdict | ActionResult) -> bool:
+        """Keep what is of a slot whose opening comes later: topics are not ordered among each other."""
+        last = self._current
+        if last is not None and (message.episode, message.slot) <= (last.opening.episode, last.opening.slot):
+            return False
+        self._ahead.append(message)
+        return True
 
     def _hear_early(self, slot: _Slot) -> None:
         """Tell the executive the results of a slot."""
@@ -288,6 +321,7 @@ class CoordinatorNode(PolyarmNode):
             self.refuse("malformed", f"staleness: {why}")
             return
         self._hear_number(message.episode, message.plan)
+        self._unwatched = False
         if message.episode == self._episode:
             self._staleness = message
             self._advance()
@@ -302,6 +336,7 @@ class CoordinatorNode(PolyarmNode):
             request.number, request.reason, request.cause, request.agents
         )
         self._count("requests" if taken else "requests_ignored")
+        self._values["heeds_alarms"] = str(self._executive.heeds_alarms)
 
     def _on_plan(self, message: PlanMessage) -> None:
         if message.epoch == self.epoch:
@@ -314,9 +349,21 @@ class CoordinatorNode(PolyarmNode):
         self._hear_number(heard.episode, heard.number)
         if heard.epoch > self.epoch:
             self.refuse("rival", f"there is a newer coordinator: {heard.epoch}")
+            self._rival = heard.epoch
+            self._executive.on_reset()  # should it go, this one begins with a new plan
+            self._executive.on_plan_elsewhere(heard.number)
+            self._drop_requests()
+
+    def _stands_back(self) -> bool:
+        """Whether a newer coordinator holds the plan of this cell, e.g. of a second launch."""
+        if self._rival and self.count_publishers(topics.PLAN_STATE) < 2:
+            self._rival = 0
+        return self._rival != 0
 
     def _hear_number(self, episode: int, number: int) -> None:
         """Somebody knows a plan of this number: one that a coordinator has made before this one came up."""
+        if episode == self._episode and number <= self._executive.number:
+            return
         if number > HIGHEST:
             self.refuse("malformed", f"number of the plan = {number}; valid: at most {HIGHEST}")
         elif (episode, number) > self._elsewhere:
@@ -338,6 +385,9 @@ class CoordinatorNode(PolyarmNode):
         """Open the slot here once all is known that its plan depends on; tell the arms once that is worth the while."""
         slot = self._current
         if slot is None or slot.released or slot.judged or self._states is None or not self.active:
+            return
+        if self._stands_back():
+            self.report(DiagnosticStatus.WARN, f"a newer coordinator holds the plan: {self._rival}")
             return
         now = time.monotonic()
         if not slot.opened:
@@ -361,8 +411,12 @@ class CoordinatorNode(PolyarmNode):
         if slot.complete is None:
             slot.complete = now
         watched = self._chosen["detector"] and self._executive.sound
-        if watched and not self._has_watched(slot) and now - slot.complete < self._chosen["detector_wait"]:
-            return self.count_publishers(topics.STALENESS) == 0
+        if not watched or self._unwatched or self._has_watched(slot) or self.count_publishers(topics.STALENESS) == 0:
+            return True
+        if now - slot.complete < self._chosen["detector_wait"]:
+            return False
+        self._count("unwatched")
+        self._unwatched = True
         return True
 
     def _has_watched(self, slot: _Slot) -> bool:
@@ -392,13 +446,23 @@ class CoordinatorNode(PolyarmNode):
         )
         self._hear_early(slot)
 
-    def _release(self, slot: _Slot) -> None:
-        slot.released = True
-        told = self._executive.release()
+    def _say_untold(self, slot: _Slot) -> None:
+        """The slot was decided without a word from here: arms that go on by themselves must hear that somebody is."""
+        if self._states is None or slot.opening.episode != self._episode or self._stands_back():
+            return
+        self._count("slots_untold")
+        self._tell(slot, self._executive.untold(slot.opening.slot))
+
+    def _tell(self, slot: _Slot, told: SlotPlan) -> None:
         message = state_to_message(told)
         message.twin_epoch = slot.opening.epoch
         assert self._states is not None
         self._publish(self._states, message, slot.opening.slot)
+
+    def _release(self, slot: _Slot) -> None:
+        slot.released = True
+        told = self._executive.release()
+        self._tell(slot, told)
         self._note(slot.opening, "released")
         if told.sound:
             self._trouble = ""
@@ -446,7 +510,13 @@ class CoordinatorNode(PolyarmNode):
     def _ask(self, ask: Ask[ArmsState]) -> None:
         self._drop_requests()
         self._count("calls")
-        future = self._worker.submit(self._think, ask.request)
+        self._at_model = [future for future in self._at_model if not future.done()]
+        # The first call of an episode waits for the model: what keeps it busy is of the last one.
+        if self._at_model and self._stand_in is not None and self._executive.planner.records:
+            future = self._second.submit(self._plan_instead, self._stand_in, ask.request)
+        else:
+            future = self._worker.submit(self._think, ask.request)
+            self._at_model.append(future)
         self._thinking[ask.number] = future
         future.add_done_callback(lambda _: self._answered.trigger())
         self.get_logger().info(f"call {ask.number}: {ask.request.reason}")
@@ -468,6 +538,16 @@ class CoordinatorNode(PolyarmNode):
             return answer
         except Exception as error:  # whatever it is, the arms must hear that there is no plan
             self.get_logger().error(f"the coordinator failed: {error!r}")
+            return PlanAnswer(None, "", time.monotonic() - began, error=f"{type(error).__name__}: {error}")
+
+    def _plan_instead(self, search: SearchCoordinator[ArmsState], request: PlanRequest[ArmsState]) -> PlanAnswer:
+        """In the second worker."""
+        began = time.monotonic()
+        try:
+            answer = search.plan(request)
+            return replace(answer, error=HANGS if answer.plan else answer.error)
+        except Exception as error:  # as in _think
+            self.get_logger().error(f"the search failed: {error!r}")
             return PlanAnswer(None, "", time.monotonic() - began, error=f"{type(error).__name__}: {error}")
 
     def _warm_up(self, model: LanguageModel, limit: float) -> str:

@@ -20,6 +20,7 @@ from polyarm_nodes.parameters import DIGITAL_TWIN, declare_parameters
 from polyarm_nodes.validation import Malformed, check_message
 
 TICK = 0.02  # s; deadlines are kept to this
+SILENCE = 2.0  # s without a world state, while one is waited for, after which somebody should look at the plant
 
 
 class DigitalTwin(PolyarmNode):
@@ -28,6 +29,7 @@ class DigitalTwin(PolyarmNode):
     def __init__(self) -> None:
         super().__init__("digital_twin")
         self._sequence = 0
+        self._heard_at = 0.0  # s, steady; when the newest world state came
         self._trace: IO[str] | None = None
 
     def configure(self) -> None:
@@ -44,6 +46,7 @@ class DigitalTwin(PolyarmNode):
             absent_after=values["absent_after"],
             absent_grace=values["absent_grace"],
             settle=values["settle"],
+            idle_slots=values["idle_slots"],
             complete_declarations=values["complete_declarations"],
             guard_dead_ends=values["guard_dead_ends"],
             orchestrator=replace(OrchestratorOptions(), strategy=Strategy(values["strategy"])),
@@ -72,7 +75,8 @@ class DigitalTwin(PolyarmNode):
         except Malformed as why:
             self.refuse("malformed", f"world state: {why}")
             return
-        self._carry_out(self._protocol.on_world(snapshot, time.monotonic()))
+        self._heard_at = time.monotonic()
+        self._carry_out(self._protocol.on_world(snapshot, self._heard_at))
 
     def _on_report(self, message: IntentReport) -> None:
         if not self.active:
@@ -100,8 +104,12 @@ class DigitalTwin(PolyarmNode):
         self._carry_out(self._protocol.on_result(message.arm, message.token, message.sim_time, time.monotonic()))
 
     def _on_tick(self) -> None:
-        if self.active:
-            self._carry_out(self._protocol.tick(time.monotonic()))
+        if not self.active:
+            return
+        now = time.monotonic()
+        self._carry_out(self._protocol.tick(now))
+        if self._protocol.misses_plant and now - self._heard_at > SILENCE:
+            self.report(DiagnosticStatus.ERROR, "nothing is heard of the plant, no slot is opened")
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -75,6 +75,9 @@ DIGITAL_TWIN: Mapping[str, Parameter] = {
     "absent_after": Parameter(2, "slots without a report after which an arm is not waited for", 1, 1000),
     "absent_grace": Parameter(0.5, "s that a slot waits when only absent arms are missing", 0.0, 3600.0),
     "settle": Parameter(0.02, "s for which the world must have looked the same before a slot opens", 0.0, 60.0),
+    "idle_slots": Parameter(
+        3, "slots in which nothing is admitted that may pass without a new world state; 0 = any number", 0, 100_000
+    ),
     "complete_declarations": Parameter(True, "add what the scene's rules say an action must at least declare"),
     "guard_dead_ends": Parameter(True, "veto actions after which the goal could no longer be reached"),
     "lease_duration": LEASE_DURATION,

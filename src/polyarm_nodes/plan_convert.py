@@ -175,6 +175,11 @@ def plan_from_chains(chains: Sequence[ActionChain], vocabulary: Vocabulary, fiel
     return Plan(tuple(read))
 
 
+def prepare() -> None:
+    """Build the grammar of the chain language now: it takes a tenth of a second, and the first slot would wait."""
+    _step("Wait_agents(other, done, 1)")
+
+
 @lru_cache(maxsize=4096)
 def _step(text: str) -> Step:
     """Remembered: the rest of a plan is published in every slot."""

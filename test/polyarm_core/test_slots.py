@@ -108,6 +108,25 @@ def test_opens_when_the_plant_is_ready_and_only_once() -> None:
     assert bench.snapshot() == [] and bench.twin.tick(1.0) == []
 
 
+def test_idle_slots_pass_only_as_long_as_the_plant_is_heard() -> None:
+    """Where the plant hangs, a team that waits for it must not burn its slots."""
+    bench = Bench(options=SlotOptions(deadline=10.0, idle_slots=2))
+    bench.snapshot()
+    for _ in range(2):
+        bench.answer({})
+    assert bench.twin.slot == 2 and bench.twin.misses_plant and bench.twin.tick(1e6) == []
+    assert [type(effect) for effect in bench.snapshot()] == [Opened]
+    bench.answer({})
+    bench.carry_out(bench.answer({"alice": move("yellow_trapezoid", "panel3")}))  # what is admitted starts it anew
+    bench.answer({})
+    assert bench.twin.slot == 6 and not bench.twin.misses_plant
+    unbounded = Bench()
+    unbounded.snapshot()
+    for _ in range(9):
+        unbounded.answer({})
+    assert unbounded.twin.slot == 10
+
+
 def test_does_not_open_before_an_episode_or_while_an_arm_moves() -> None:
     bench = Bench()
     bench.episode = 0
@@ -334,7 +353,7 @@ def test_no_slot_after_success_or_beyond_the_limit() -> None:
 
 
 def test_options_are_checked() -> None:
-    for wrong in ({"deadline": 0.0}, {"absent_after": 0}, {"absent_grace": -1.0}):
+    for wrong in ({"deadline": 0.0}, {"absent_after": 0}, {"absent_grace": -1.0}, {"idle_slots": -1}):
         with pytest.raises(InvalidValue):
             SlotOptions(**wrong)  # type: ignore[arg-type]
 

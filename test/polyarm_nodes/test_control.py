@@ -200,6 +200,18 @@ def test_a_hybrid_arm_decides_by_itself_where_the_plan_does_not(tmp_path: Path) 
         report = cell.report(4)
         assert report.action == PINK and report.decided_by in OWN
 
+        cell.open(5)  # it was waited for once, not again in every slot
+        report = cell.report(5)
+        assert report.decided_by in OWN and report.decision_time < 2.0
+
+        # A coordinator is heard again, also one whose clock was set back; from then on it is waited for.
+        cell.tell(5, head(WAIT), epoch=6)
+        cell.node.spin(0.3)
+        cell.open(6)
+        cell.node.spin(0.3)
+        cell.tell(6, head(WAIT), epoch=6)
+        assert cell.report(6).decided_by == IntentReport.DECIDED_BY_CHAIN
+
 
 # -- the whole graph -------------------------------------------------------------------------------------------------
 

@@ -179,6 +179,14 @@ class PlanExecutive:
         return self._open
 
     @property
+    def heeds_alarms(self) -> bool:
+        """Whether alarms still count: they may use up half of the episode's calls, whoever cries wolf.
+
+        The other half is for what the executor itself finds: without a plan that can be replaced the arms would hold.
+        """
+        return 2 * self.planner.calls < self._options.calls
+
+    @property
     def worth_holding(self) -> bool:
         """The slot is open, no arm has anything to do without a plan, and one may still come."""
         return (
@@ -255,6 +263,11 @@ class PlanExecutive:
             self._missing() if sound else {},
         )
 
+    def untold(self, slot: int) -> SlotPlan:
+        """What is said of a slot that was decided before anybody was told anything: that the plan is not followed."""
+        nobody = dict.fromkeys(self.domain.agents, UNPLANNED)
+        return SlotPlan(slot, self.number, False, nobody, self.follower.remaining(), {})
+
     def on_verdicts(self, verdicts: Sequence[ArmVerdict]) -> list[Effect]:
         """The twin's answers of the slot; one that was not released before has told nobody anything."""
         if self._open:
@@ -282,7 +295,7 @@ class PlanExecutive:
         """Somebody asks for another plan than that of a number: it is trouble at the next opening.
 
         Returns:
-            False where the request is ignored, because that plan is not followed any more.
+            False where the request is ignored, because that plan is not followed any more, or too much was asked for.
 
         Raises:
             UnknownName: no such reason or agent.
@@ -292,7 +305,7 @@ class PlanExecutive:
         for agent in agents:
             if agent not in self.domain.agents:
                 raise UnknownName("agent", agent, self.domain.agents)
-        if number == 0 or number != self.number or not self.sound:
+        if number == 0 or number != self.number or not self.sound or not self.heeds_alarms:
             return False
         self._requested = reason, cause, tuple(agents)
         return True
@@ -311,6 +324,8 @@ class PlanExecutive:
         stale = watch(state, self.follower.remaining()) and self.planner.epoch > 0
         if everything:
             return everything[0].kind, everything[0].reason, everything[0].agents
+        if not self.heeds_alarms:
+            return "", "", ()
         if requested is not None:
             return requested
         return ("stale", "the world has changed", ()) if stale else ("", "", ())

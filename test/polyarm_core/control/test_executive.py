@@ -218,6 +218,29 @@ def test_the_detector_is_asked_once_in_a_slot_and_heeded_where_there_is_a_plan()
     assert game.executive.alarm == "stale" and game.executive.replans == {"stale": 1}
 
 
+@pytest.mark.parametrize("by_request", [True, False])
+def test_who_cries_wolf_uses_up_half_of_the_calls_at_most(by_request: bool) -> None:
+    game = Game(repair=False, calls=10)
+    for _ in range(8):
+        game.open(nobody_watches if by_request else lambda state, remaining: True)
+        game.answer()
+        game.executive.release()
+        game.executive.on_request(game.executive.number, "stale", "wolf")
+    assert [ask.request.reason for ask in game.asked] == ["start", *["stale"] * 4]
+    assert game.executive.sound and not game.executive.heeds_alarms
+
+
+def test_of_a_slot_that_was_decided_without_it_the_executive_says_that_no_plan_was_followed() -> None:
+    game = started()
+    game.act()
+    told = game.executive.untold(2)
+    assert (told.slot, told.number, told.sound) == (2, 1, False)
+    assert set(told.heads.values()) == {UNPLANNED}
+    game.open()
+    game.act()
+    assert game.told is not None and game.told.sound  # nothing has changed
+
+
 def test_the_number_is_above_that_of_another_coordinator() -> None:
     game = Game()
     game.executive.on_plan_elsewhere(6)
