@@ -21,14 +21,15 @@ from polyarm_core.scenario import load_scenario
 from polyarm_core.slots import Snapshot
 from polyarm_core.world import WorldView
 from polyarm_nodes import qos, topics
-from polyarm_nodes.convert import action_from_message, snapshot_from_message
+from polyarm_nodes.convert import action_of_arm, snapshot_from_message
 from polyarm_nodes.lifecycle import PolyarmNode, run_node
 from polyarm_nodes.parameters import PSD, declare_parameters
-from polyarm_nodes.plan_convert import HeardState, Vocabulary, request_to_message, state_from_message
+from polyarm_nodes.plan_convert import HeardState, Vocabulary, prepare, request_to_message, state_from_message
 from polyarm_nodes.plan_convert import verdicts_from_message as read_verdicts
 from polyarm_nodes.validation import Malformed, check_message
 
 TICK = 0.05  # s; the wait for results is kept to this
+MOST_AHEAD = 256  # messages that are kept for slots whose opening is still to come
 OUTCOMES = {
     ActionResult.OUTCOME_SUCCEEDED: "succeeded",
     ActionResult.OUTCOME_FAILED: "failed",
@@ -73,6 +74,7 @@ class PsdNode(PolyarmNode):
         self._current: _Slot | None = None
         self._before: _Slot | None = None  # until the watch has opened the current one
         self._told: HeardState | None = None  # until the watch has opened its slot
+        self._ahead: list[SlotVerdict | ActionResult] = []  # of slots whose opening is still to come
         self._looked = (0, 0)  # epoch and sequence of the world that was judged last
         self._sequence = self._requested = self._looks = 0
         self._seconds = self._slowest = 0.0
@@ -86,6 +88,7 @@ class PsdNode(PolyarmNode):
         LearnedDetector.load(domain, path)  # so that what does not fit is known now
         self._watch = PlanWatch(MirroredArms(domain), lambda: LearnedDetector.load(domain, path))
         self._vocabulary = Vocabulary.of(domain)
+        prepare()
         self._stalenesses = self.create_publisher(Staleness, topics.STALENESS, qos.STALENESS)
         self._requests = self.create_publisher(ReplanRequest, topics.REPLAN_REQUESTS, qos.REPLAN_REQUESTS)
         for kind, name, callback, profile in (
@@ -142,7 +145,20 @@ class PsdNode(PolyarmNode):
                     self._open(last)
                 self._before = last
         self._current = _Slot(message, time.monotonic())
+        ahead, self._ahead = self._ahead, []
+        for early in ahead:
+            if isinstance(early, SlotVerdict):
+                self._on_verdicts(early)
+            else:
+                self._on_result(early)
         self._advance()
+
+    def _keep(self, message: SlotVerdict | ActionResult) -> None:
+        """Topics are not ordered among each other: what comes before its slot's opening waits for it."""
+        last = self._current
+        known = (last.opening.episode, last.opening.slot) if last is not None else (0, 0)
+        if (message.episode, message.slot) > known:
+            self._ahead = [*self._ahead[1 - MOST_AHEAD :], message]
 
     def _on_plan_state(self, message: PlanState) -> None:
         try:
@@ -163,7 +179,10 @@ class PsdNode(PolyarmNode):
             self.refuse("malformed", f"slot verdict: {why}")
             return
         slot = self._slot_of(message.episode, message.slot, message.epoch)
-        if slot is None or slot.judged:
+        if slot is None:
+            self._keep(message)
+            return
+        if slot.judged:
             return
         slot.judged = True
         admitted = {v.arm for v in verdicts if v.decision is Decision.ADMIT and not v.action.is_stay}
@@ -181,12 +200,13 @@ class PsdNode(PolyarmNode):
                 raise Malformed(f"outcome = {message.outcome}; valid: {sorted(OUTCOMES)}")
             if message.arm not in self._scenario.arms:
                 raise Malformed(f"arm {message.arm!r} is unknown; valid: {', '.join(self._scenario.arms)}")
-            action = action_from_message(message.action)
+            action = action_of_arm(message.action, message.arm, self._scenario)
         except Malformed as why:
             self.refuse("malformed", f"action result: {why}")
             return
         slot = self._slot_of(message.episode, message.slot)
         if slot is None:
+            self._keep(message)
             return
         slot.ended.add(message.arm)
         slot.acting.discard(message.arm)

@@ -170,13 +170,17 @@ def test_who_has_broken_off_is_brought_home_before_anybody_starts(tmp_path: Path
         node.wait(lambda: bool(joints) and grants.get_subscription_count() > 0, "joint states")
         home, action = joints[-1].position, Action("move", "blue_square", "panel3")
         twin.decide(1, {"bob": action})
-        away = lambda: max(abs(a - b) for a, b in zip(joints[-1].position, home, strict=True)) > 0.1  # noqa: E731
-        node.wait(away, "bob leaves his home")
+
+        def distance(state: JointState) -> float:
+            return max(abs(a - b) for a, b in zip(state.position, home, strict=True))
+
+        node.wait(lambda: distance(joints[-1]) > 0.1, "bob leaves his home")
         lease = Grant(arm="bob", slot=1, token=twin.token, action=action_to_message(action))
         grants.publish(GrantTable(episode=twin.episode, epoch=5, sequence=1, duration=0.01, grants=[lease]))
         node.wait(lambda: bool(twin.results), "the lease expires on the way")
         assert twin.results[0].reason == "lease_expired"
-        node.spin(0.2)  # until he stands; then the way home begins
+        farthest = lambda: max(map(distance, joints))  # noqa: E731
+        node.wait(lambda: distance(joints[-1]) < farthest() - 0.02, "bob has stood, and is on his way home")
         del twin.worlds[:]
         twin.decide(2, {"alice": Action("move", "pink_polygon", "panel3")})
         node.wait(lambda: len(twin.results) > 1, "result")
@@ -184,7 +188,7 @@ def test_who_has_broken_off_is_brought_home_before_anybody_starts(tmp_path: Path
         assert (twin.results[1].arm, twin.results[1].slot) == ("alice", 2)
         moving = [{arm.name for arm in world.arms if arm.status == MOVING} for world in twin.worlds]
         assert {"bob"} in moving and {"alice"} in moving and {"alice", "bob"} not in moving
-        assert twin.status("bob") == IDLE and not away()
+        assert twin.status("bob") == IDLE and distance(joints[-1]) < 0.1
 
 
 def test_levels_are_those_of_the_core() -> None:
