@@ -738,7 +738,7 @@ def bench_control(
         Path | None, typer.Option(metavar="FILE", help="Keeps the episodes; a second call goes on from there.")
     ] = None,
     detector: Annotated[
-        str, typer.Option(metavar="NAME", help="Of staleness: oracle, never, or weights (PATH.npz).")
+        str, typer.Option(metavar="NAME", help="Of staleness: oracle, never, closed, bilinear, or PATH.npz.")
     ] = "oracle",
     page: Annotated[Path | None, typer.Option(metavar="DIR", help="Write a page with tables and a plot.")] = None,
     json: JsonOption = None,

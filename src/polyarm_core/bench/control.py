@@ -76,7 +76,8 @@ def run(
     """
     from rich.progress import Progress
 
-    from polyarm_core.control.episode import DETECTORS
+    from polyarm_core.control.episode import make_detector
+    from polyarm_core.domains.arms import ArmsDomain
     from polyarm_core.scenario import load_scenario
     from polyarm_core.seeds import format_seeds
 
@@ -84,15 +85,17 @@ def run(
         ("control", controls, CONTROLS),
         ("disturb", disturbances, DISTURBANCES),
         ("plant", (plant,), PLANTS),
-        ("detector", () if detector.endswith(".npz") else (detector,), DETECTORS),
     ):
         for name in given:
             if name not in known:
                 raise UnknownName(kind, name, known)
     names = {task: load_scenario(task).name for task in tasks}
+    for task in tasks:
+        make_detector(detector, ArmsDomain(load_scenario(task)))  # so that what does not fit is known now
     command = (
         f"polyarm bench control --tasks {','.join(names.values())} --controls {','.join(controls)} "
-        f"--disturbances {','.join(disturbances)} --seeds {format_seeds(list(seeds))} --plant {plant}"
+        f"--disturbances {','.join(disturbances)} --seeds {format_seeds(list(seeds))} "
+        f"--plant {plant} --detector {detector}"
     )
     figures = Figures(command, seeds)
     keys: list[Key] = [(t, c, d, seed) for t in tasks for c in controls for d in disturbances for seed in seeds]

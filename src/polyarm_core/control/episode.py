@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from polyarm_core.agents import DecidedBy
 from polyarm_core.bench.in_process import Decided, EpisodeOptions, InProcessEpisode
@@ -27,13 +26,13 @@ from polyarm_core.llm.interface import LanguageModel
 from polyarm_core.plant.kinematic import KinematicPlant
 from polyarm_core.plant.simulation import Simulation
 from polyarm_core.plant.skills import ActionResult
-from polyarm_core.psd.detector import LearnedDetector, NeverStale, OracleDetector, StalenessDetector
+from polyarm_core.psd.detector import LearnedDetector, NeverStale, OracleDetector, StalenessDetector, find_weights
 from polyarm_core.scenario import Scenario
 from polyarm_core.slots import ArmSnapshot, ArmVerdict, SlotOptions
 from polyarm_core.world import WorldView
 
 DETECTORS = ("never", "oracle")
-"""Staleness detectors that need no weights; any other name is the ``.npz`` of a trained one."""
+"""Staleness detectors that need no weights; any other name is that of a trained one."""
 STUCK = 24
 """Slots in a row without an admitted action after which a team is stuck: longer than two stops in a row."""
 IDLE_SLOT = 1.0
@@ -109,7 +108,7 @@ class _Traffic:
 
 
 def make_detector(name: str, domain: ArmsDomain) -> StalenessDetector:
-    """A staleness detector: of ``DETECTORS``, or the path of trained weights (``.npz``, the threshold beside it).
+    """A staleness detector: of ``DETECTORS``, or a trained one, see `psd.detector.find_weights`.
 
     Raises:
         UnknownName: neither.
@@ -119,9 +118,10 @@ def make_detector(name: str, domain: ArmsDomain) -> StalenessDetector:
         return OracleDetector(domain)
     if name == "never":
         return NeverStale()
-    if not name.endswith(".npz"):
-        raise UnknownName("detector", name, [*DETECTORS, "PATH.npz"])
-    return LearnedDetector.load(domain, Path(name))
+    try:
+        return LearnedDetector.load(domain, find_weights(name))
+    except UnknownName as error:
+        raise UnknownName("detector", name, [*DETECTORS, *error.valid]) from None
 
 
 def run_controlled_episode(
