@@ -2,13 +2,15 @@
 
 States are drawn from disturbed episodes on several layouts. In each the model writes one plan, without retry; it is
 valid if it parses and means something in that state. Constrained outputs can be cut off by the token limit: these
-count as invalid too, and are listed.
+count as invalid too, and are listed. The first plans of each kind are written alone, for their time; the others many at
+once (:mod:`polyarm_core.llm.batched`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("coordination_ring", "counter_circuit_o_1order", "asymmetric_advantages")
 DECODINGS = ("constrained", "free")
+TIMED = 10
+"""Plans of each kind that are written alone."""
+TOGETHER = 16
+"""Plans that are written at once."""
+
+Key = tuple[str, int]
 Row = dict[str, Any]
 
 
@@ -42,7 +50,8 @@ def run(
 
     Returns:
         for each kind K: ``decoding.M.K.invalid_share`` with its 95 % interval, ``.outputs``, ``.syntax``,
-        ``.semantic``, ``.cut_off``, ``.tokens.median``, and quantiles of ``.plan`` (s, grammar included).
+        ``.semantic``, ``.cut_off``, ``.tokens.median``, and quantiles of ``.plan`` (s, grammar included), of those that
+        were written alone.
 
     Raises:
         InvalidValue: fewer than one plan of a kind.
@@ -60,24 +69,32 @@ def run(
     done = _read(log)
     states = _states(layouts, max(constrained, free), seed)
     keys = [(kind, i) for kind, count in zip(DECODINGS, (constrained, free), strict=True) for i in range(count)]
-    coordinators: dict[tuple[str, str], ModelCoordinator[Any]] = {}
+    left = [key for key in keys if (model, *key) not in done]
     with Progress(transient=True) as progress:
-        bar = progress.add_task("plans", total=len(keys), completed=sum((model, *key) in done for key in keys))
-        for kind, i in keys:
-            if (model, kind, i) in done:
-                continue
-            layout, state = states[i]
-            if (layout, kind) not in coordinators:
-                coordinators[layout, kind] = _open(model, layout, kind)
-            row = _plan(coordinators[layout, kind], state)
+        bar = progress.add_task("plans", total=len(keys), completed=len(keys) - len(left))
+        for (kind, i), row in _write(model, left, states):
             done[model, kind, i] = row
             if log is not None:
                 with log.open("a", encoding="utf-8") as stream:
                     stream.write(json.dumps([model, kind, i, row]) + "\n")
-            progress.update(bar, advance=1, description=f"{kind}, {layout}")
+            progress.update(bar, advance=1, description=kind)
     for kind, count in zip(DECODINGS, (constrained, free), strict=True):
         _add(figures, f"decoding.{model}.{kind}", [done[model, kind, i] for i in range(count)])
     return figures
+
+
+def _write(model: str, keys: Sequence[Key], states: Sequence[tuple[str, Any]]) -> Iterator[tuple[Key, Row]]:
+    """Kind and number of each plan, and what came of it, in the order in which they are ready."""
+
+    def write(key: Key) -> tuple[Key, Row]:
+        layout, state = states[key[1]]
+        return key, _plan(_open(model, layout, key[0]), state)
+
+    yield from (write(key) for key in keys if key[1] < TIMED)
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        for future in as_completed([pool.submit(write, key) for key in keys if key[1] >= TIMED]):
+            key, row = future.result()
+            yield key, {**row, "seconds": None}
 
 
 def _open(model: str, layout: str, kind: str) -> ModelCoordinator[Any]:
@@ -101,12 +118,10 @@ def _states(layouts: Sequence[str], count: int, seed: int) -> list[tuple[str, An
 def _plan(coordinator: ModelCoordinator[Any], state: Any) -> Row:
     from polyarm_core.coordinator.interface import PlanRequest
 
-    use = coordinator.use
-    before = (use.syntax, use.semantic)
     answer = coordinator.plan(PlanRequest(state))
     return {
-        "syntax": use.syntax - before[0],
-        "semantic": use.semantic - before[1],
+        "syntax": coordinator.use.syntax,
+        "semantic": coordinator.use.semantic,
         "cut_off": int("cut off" in answer.error),
         "seconds": round(answer.seconds, 4),
         "tokens": answer.tokens,
@@ -120,7 +135,9 @@ def _add(figures: Figures, name: str, rows: Sequence[Row]) -> None:
     for column in ("syntax", "semantic", "cut_off"):
         figures.add(f"{name}.{column}", sum(row[column] for row in rows))
     figures.distribution(f"{name}.tokens", [row["tokens"] for row in rows], ["median"], suffix="")
-    figures.distribution(f"{name}.plan", [row["seconds"] for row in rows], ["p10", "median", "p90"])
+    figures.distribution(
+        f"{name}.plan", [row["seconds"] for row in rows if row["seconds"] is not None], ["p10", "median", "p90"]
+    )
 
 
 def _read(log: Path | None) -> dict[tuple[str, str, int], Row]:

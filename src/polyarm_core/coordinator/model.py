@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, get_args
+from typing import Any, Generic, Literal, Protocol, get_args, runtime_checkable
 
+from polyarm_core.chains.executor import ChainExecutor, roll_out
 from polyarm_core.chains.live_grammar import live_grammar
 from polyarm_core.chains.parser import ChainSyntaxError, parse_plan
 from polyarm_core.chains.terms import Action, Plan
 from polyarm_core.chains.validation import MAX_STEPS, validate
 from polyarm_core.coordinator.interface import Coordinator, PlanAnswer, PlanRequest, State
 from polyarm_core.coordinator.prompts import REJECTED, Variant, compact_state, coordinator_prompt
+from polyarm_core.coordinator.search import imagined
 from polyarm_core.domains.interface import ActionTemplate, Domain
 from polyarm_core.errors import InvalidValue, UnknownName
-from polyarm_core.llm.interface import LanguageModel, ModelError
+from polyarm_core.llm.interface import Generation, LanguageModel, ModelError, Prompt
 
 Decoding = Literal["constrained", "free"]
 DECODINGS: tuple[Decoding, ...] = get_args(Decoding)
@@ -23,6 +25,18 @@ MAX_TOKENS = 400  # of an answer; two chains of sixteen steps have about 350
 RETRIES = 1  # of one call, each shown what was wrong
 SHOWN = 400  # characters of an error that the model is shown
 FAILURES = ("deadlock", "stall", "no_progress", "chain_end")  # reasons that the old plan is to blame for
+TEMPERATURE = 1.0  # of plans that are drawn
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """A language model from which texts can be drawn."""
+
+    def sample(
+        self, prompt: Prompt, temperature: float, seed: int, grammar: str | None = None, max_tokens: int = MAX_TOKENS
+    ) -> Generation:
+        """A text, every token drawn with its probability at this temperature; the same seed draws the same text."""
+        ...
 
 
 @dataclass
@@ -34,6 +48,7 @@ class ModelUse:
         outputs: texts that the model wrote, retries included.
         syntax, semantic: outputs that could not be read, or name what is not there.
         repeated: valid outputs that repeat a plan that has just failed.
+        drawn: further plans of which the best was wanted, valid or not.
         unplanned: requests for which the model gave no plan at all.
         fallbacks: of those, how many the fallback answered.
         model_errors: attempts in which the model gave no text.
@@ -45,6 +60,7 @@ class ModelUse:
     syntax: int = 0
     semantic: int = 0
     repeated: int = 0
+    drawn: int = 0
     unplanned: int = 0
     fallbacks: int = 0
     model_errors: int = 0
@@ -67,6 +83,11 @@ class ModelCoordinator(Generic[State]):
     failed plan, the first action of one agent, the agents in turn, is no longer offered to it in this state, so that
     the next attempt must differ.
 
+    With ``samples`` above 1 a plan is played out in the imagination, without disturbances, before anybody sees it.
+    Where it does not reach the target by the horizon, up to ``samples - 1`` others are drawn from the model, and the
+    first that does is taken; where none does, the first plan is. Every plan is still the model's own, but a simulator
+    is needed.
+
     Args:
         domain: in which the plans are made.
         model: writes them.
@@ -77,6 +98,8 @@ class ModelCoordinator(Generic[State]):
         fallback: answers when the model has no plan; agents keep working while a model is down.
         retries: further attempts after an output that is no use.
         max_steps: longest chain.
+        samples: plans of which the first is taken that succeeds in the imagination; 1 takes the model at its word.
+        temperature: at which further ones are drawn.
         name: as in tables.
 
     Attributes:
@@ -85,7 +108,7 @@ class ModelCoordinator(Generic[State]):
 
     Raises:
         UnknownName: no such decoding.
-        InvalidValue: a negative number of retries.
+        InvalidValue: a negative number of retries, no sample, or several from a model that cannot draw.
     """
 
     def __init__(
@@ -99,12 +122,18 @@ class ModelCoordinator(Generic[State]):
         fallback: Coordinator[State] | None = None,
         retries: int = RETRIES,
         max_steps: int = MAX_STEPS,
+        samples: int = 1,
+        temperature: float = TEMPERATURE,
         name: str = "model",
     ) -> None:
         if decoding not in DECODINGS:
             raise UnknownName("decoding", decoding, DECODINGS)
         if retries < 0:
             raise InvalidValue("retries", retries, "0 or more")
+        if samples < 1:
+            raise InvalidValue("samples", samples, "at least 1")
+        if samples > 1 and not isinstance(model, Sampler):
+            raise InvalidValue("samples", samples, f"1: {type(model).__name__} cannot draw a text")
         self.domain = domain
         self.model = model
         self.variant = variant
@@ -113,6 +142,8 @@ class ModelCoordinator(Generic[State]):
         self.fallback = fallback
         self.retries = retries
         self.max_steps = max_steps
+        self.samples = samples
+        self.temperature = temperature
         self.name = name
         self.use = ModelUse()
         self.last_retries = 0
@@ -141,14 +172,15 @@ class ModelCoordinator(Generic[State]):
                 errors.append(str(error))
                 break  # asking at once again helps nobody
             text = generation.text.strip()
-            self.use.outputs += 1
-            self.use.seconds += generation.seconds
-            self.use.prompt_tokens += generation.prompt_tokens
-            self.use.tokens += generation.tokens
+            self._count(generation)
             prompt_tokens += generation.prompt_tokens
             tokens += generation.tokens
             plan, error_text = self._read(text, request)
             if plan is not None and not self._has_failed(plan, request, here):
+                if self.samples > 1 and not self._succeeds(plan, request):
+                    plan, text, more = self._drawn(plan, text, request, prompt, grammar, here)
+                    prompt_tokens += more[0]
+                    tokens += more[1]
                 self._made.add((here, plan))
                 return PlanAnswer(plan, text, time.perf_counter() - started, prompt_tokens, tokens)
             if plan is not None:
@@ -174,6 +206,39 @@ class ModelCoordinator(Generic[State]):
                 error_text,
             )
         return PlanAnswer(None, text, time.perf_counter() - started, prompt_tokens, tokens, reason)
+
+    def _count(self, generation: Generation) -> None:
+        self.use.outputs += 1
+        self.use.seconds += generation.seconds
+        self.use.prompt_tokens += generation.prompt_tokens
+        self.use.tokens += generation.tokens
+
+    def _drawn(
+        self, plan: Plan, text: str, request: PlanRequest[State], prompt: Prompt, grammar: str | None, here: str
+    ) -> tuple[Plan, str, tuple[int, int]]:
+        """The first drawn plan that succeeds in the imagination, else the given one; and tokens read and written."""
+        assert isinstance(self.model, Sampler)
+        read = written = 0
+        for _ in range(self.samples - 1):
+            self.use.drawn += 1
+            try:
+                generation = self.model.sample(prompt, self.temperature, self.use.drawn, grammar, self.max_tokens)
+            except ModelError:
+                self.use.model_errors += 1
+                break  # there is a plan already
+            self._count(generation)
+            read += generation.prompt_tokens
+            written += generation.tokens
+            other, _ = self._read(generation.text.strip(), request)
+            if other is not None and not self._has_failed(other, request, here) and self._succeeds(other, request):
+                return other, generation.text.strip(), (read, written)
+        return plan, text, (read, written)
+
+    def _succeeds(self, plan: Plan, request: PlanRequest[State]) -> bool:
+        """Whether a plan reaches the target by the horizon if nothing happens."""
+        domain = imagined(self.domain)
+        executor: ChainExecutor[State] = ChainExecutor(domain, plan, frame=request.frame)
+        return roll_out(executor, request.state, domain.horizon).success
 
     def _read(self, text: str, request: PlanRequest[State]) -> tuple[Plan | None, str]:
         """The valid plan in a text, or why there is none."""

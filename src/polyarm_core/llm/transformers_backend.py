@@ -23,6 +23,7 @@ from polyarm_core.llm.interface import (
     check_candidates,
     is_lark,
 )
+from polyarm_core.llm.packed import pack_linears
 from polyarm_core.llm.token_tree import token_tree
 from polyarm_core.llm.weights import prepare
 
@@ -52,6 +53,7 @@ class TransformersModel:
             twenty times.
         dtype: ``"bfloat16"`` (half the time, scores move by up to 0.07) or ``"float32"``.
         kept_prefixes: how many static prompt parts are kept, the most recently used.
+        packed: halve the time of a written token, see :mod:`polyarm_core.llm.packed`; bfloat16 only.
 
     Raises:
         MissingExtra: torch or transformers is not installed.
@@ -59,7 +61,12 @@ class TransformersModel:
     """
 
     def __init__(
-        self, name: str, threads: int = 1, dtype: str = "bfloat16", kept_prefixes: int = KEPT_PREFIXES
+        self,
+        name: str,
+        threads: int = 1,
+        dtype: str = "bfloat16",
+        kept_prefixes: int = KEPT_PREFIXES,
+        packed: bool = False,
     ) -> None:
         if dtype not in ("bfloat16", "float32"):
             raise InvalidValue("dtype", dtype, "bfloat16 or float32")
@@ -84,6 +91,8 @@ class TransformersModel:
                 source, dtype=getattr(torch, dtype), local_files_only=local, attn_implementation="sdpa"
             )
             self._model.eval()
+            if packed:
+                pack_linears(self._model)
         except (OSError, ValueError) as error:
             raise ModelUnavailable(f"model {name!r} cannot be loaded from {source}: {error}") from error
         finally:
@@ -230,45 +239,84 @@ class TransformersModel:
         max_tokens: int = MAX_GENERATED_TOKENS,
         deadline: float | None = None,
         kept: int = 0,
+        perturbed: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> Generation:
-        """Greedy decoding after token ids, of which the first ``kept`` stay in the cache. As :meth:`generate`."""
+        """Greedy decoding after token ids, of which the first ``kept`` stay in the cache. As :meth:`generate`.
+
+        ``perturbed`` changes the logits of each token, e.g. to draw instead.
+        """
         import torch
         from transformers import DynamicCache
 
         started = time.perf_counter()
-        self._check_tokens(tokens, extra=max_tokens)
-        constraint = _Constraint(grammar, self) if grammar is not None else None
-        ends = self._end_tokens()
-        written: list[int] = []
-        finished = False
+        writer = self.writer(tokens, grammar, max_tokens, perturbed)
         with self._lock, torch.inference_mode():
             if self._shares and kept:
                 cache, pending = self._cache(self._prefix(tokens[:kept])), list(tokens[kept:])
             else:
                 cache, pending = DynamicCache(config=self._model.config), list(tokens)
-            while len(written) < max_tokens:
+            while not writer.ended:
                 if deadline is not None and time.monotonic() > deadline:
-                    raise ModelTimeout(f"{self.name} wrote {len(written)} tokens before the deadline")
+                    raise ModelTimeout(f"{self.name} wrote {len(writer.written)} tokens before the deadline")
                 output = self._model(torch.tensor([pending]), cache=cache, use_cache=True, logits_to_keep=1)
-                logits = output.logits[0, -1].float()
-                token = constraint.pick(logits) if constraint else int(logits.argmax())
-                if token is None or token in ends:
-                    finished = True
-                    break
-                pending = [token]
-                if constraint is not None:  # what can only follow costs no pass of its own
-                    pending += constraint.forced()
-                written += pending
-            else:
-                finished = constraint is not None and constraint.complete and len(written) <= max_tokens
-                del written[max_tokens:]
+                writer.take(output.logits[0, -1].float())
+                pending = writer.pending
+        return self.generation(writer, len(tokens), started)
+
+    def writer(
+        self,
+        tokens: Sequence[int],
+        grammar: str | None,
+        max_tokens: int,
+        perturbed: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> Writer:
+        """What follows these tokens, not begun yet. Arguments and errors as :meth:`generate_after`."""
+        self._check_tokens(tokens, extra=max_tokens)
+        constraint = _Constraint(grammar, self) if grammar is not None else None
+        return Writer(constraint, self._end_tokens(), max_tokens, perturbed)
+
+    def generation(self, writer: Writer, prompt_tokens: int, started: float) -> Generation:
+        """What was written since ``started``, s on the clock of ``time.perf_counter``."""
         return Generation(
-            text=self.detokenize(written),
-            prompt_tokens=len(tokens),
-            tokens=len(written),
+            text=self.detokenize(writer.written),
+            prompt_tokens=prompt_tokens,
+            tokens=len(writer.written),
             seconds=time.perf_counter() - started,
-            finished=finished,
+            finished=writer.finished,
         )
+
+    # -- parts of it, for whoever writes several texts at once --------------------------------------------------------
+
+    @property
+    def shares(self) -> bool:
+        """Whether texts can share passes: attention takes a general mask."""
+        return self._shares
+
+    def computing(self) -> threading.Lock:
+        """One computation at a time: hold it around :meth:`read` and :meth:`read_on`."""
+        return self._lock
+
+    def read(self, head: Sequence[int], tail: Sequence[int]) -> tuple[torch.Tensor, Any]:
+        """Logits after a prompt, shape (vocabulary,), float32, and a cache of its keys and values; ``head`` is kept."""
+        import torch
+
+        cache = self._cache(self._prefix(head))
+        output = self._model(torch.tensor([tail]), cache=cache, use_cache=True, logits_to_keep=1)
+        return output.logits[0, -1].float(), cache
+
+    def read_on(self, tokens: torch.Tensor, cache: Any, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Logits after the last token of each text, shape (texts, vocabulary), float32; the cache grows.
+
+        Args:
+            tokens, positions: shape (texts, tokens).
+            cache: of the texts so far.
+            mask: what each token attends to, bool, shape (texts, 1, tokens, cached + tokens).
+        """
+        output = self._model(
+            tokens, cache=cache, use_cache=True, attention_mask=mask, position_ids=positions, logits_to_keep=1
+        )
+        logits: torch.Tensor = output.logits[:, -1].float()
+        return logits
 
     def forget_prefixes(self) -> None:
         """Drop the kept keys and values, e.g. to measure what they save."""
@@ -397,6 +445,48 @@ class TransformersModel:
         configured = self._model.generation_config.eos_token_id
         ends = configured if isinstance(configured, list) else [configured]
         return frozenset(int(end) for end in [*ends, self._tokenizer.eos_token_id] if end is not None)
+
+
+class Writer:
+    """A text that grows by what the model finds most probable and the grammar allows.
+
+    Attributes:
+        written: token ids so far.
+        pending: those of them that the model has not read yet.
+        ended: there is nothing more to write.
+        finished: the text came to its end by itself.
+    """
+
+    def __init__(
+        self,
+        constraint: _Constraint | None,
+        ends: frozenset[int],
+        max_tokens: int,
+        perturbed: Callable[[torch.Tensor], torch.Tensor] | None,
+    ) -> None:
+        self._constraint, self._ends, self._max_tokens, self._perturbed = constraint, ends, max_tokens, perturbed
+        self.written: list[int] = []
+        self.pending: list[int] = []
+        self.ended = max_tokens < 1
+        self.finished = False
+
+    def take(self, logits: torch.Tensor) -> None:
+        """Choose the next token by its logits, shape (vocabulary,), float32."""
+        constraint = self._constraint
+        if self._perturbed is not None:
+            logits = self._perturbed(logits)
+        token = constraint.pick(logits) if constraint else int(logits.argmax())
+        if token is None or token in self._ends:
+            self.ended = self.finished = True
+            return
+        self.pending = [token]
+        if constraint is not None:  # what can only follow costs no pass of its own
+            self.pending += constraint.forced()
+        self.written += self.pending
+        if len(self.written) >= self._max_tokens:
+            self.ended = True
+            self.finished = constraint is not None and constraint.complete and len(self.written) <= self._max_tokens
+            del self.written[self._max_tokens :]
 
 
 class _Constraint:

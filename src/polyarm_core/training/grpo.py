@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from polyarm_core.coordinator.prompts import VARIANTS, Variant, coordinator_prompt
+from polyarm_core.domains.encoding import decode_state
 from polyarm_core.domains.interface import Domain
 from polyarm_core.errors import InvalidValue, PolyarmError
 from polyarm_core.training.lora import (
@@ -34,7 +35,7 @@ from polyarm_core.training.lora import (
 )
 from polyarm_core.training.reward import OUTCOMES, PAPER, Reward, RewardWeights, reward
 from polyarm_core.training.sft import override, set_threads
-from polyarm_core.training.sft_data import Sample, decode_state, open_domain, read_samples
+from polyarm_core.training.sft_data import Sample, open_domain, read_samples
 
 PAPER_LORA = LoraSettings(dropout=0.0)
 

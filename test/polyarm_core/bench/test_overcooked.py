@@ -136,6 +136,19 @@ def test_the_page_has_every_method_the_paper_and_a_plot(tmp_path: Path) -> None:
     assert (tmp_path / "overcooked.png").stat().st_size > 5000
 
 
+def test_the_page_puts_single_events_and_rates_side_by_side(tmp_path: Path) -> None:
+    settings = ("O1", "O3", "rate0.02", "rate0.1")
+    trials = [run_trial("greedy_aware", "Symmetric", setting, seed, "own") for setting in settings for seed in (0, 1)]
+    write_page(trials, tmp_path)
+    text = (tmp_path / "overcooked.md").read_text()
+    assert "| layout | method | trials | O1 | O3 |" in text and "| rate0.02 | rate0.1 |" in text
+    rate = [row for row in trials if row.setting == "rate0.1"]
+    mean = sum(row.frames if row.success else 100 for row in rate) / 2
+    cells = f"{50 * sum(row.success for row in rate)} % ({mean:.1f}) |"
+    assert text.count("`greedy_aware` | 2 |") == 2 and cells in text
+    assert (tmp_path / "overcooked_rates.png").stat().st_size > 5000
+
+
 def test_a_film_has_a_picture_for_every_frame(tmp_path: Path) -> None:
     _need_package()
     image = pytest.importorskip("PIL.Image")

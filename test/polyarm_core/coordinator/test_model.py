@@ -6,6 +6,7 @@ import pytest
 from tiny_language_model import save_tiny_model
 
 from polyarm_core.chains.parser import parse_plan
+from polyarm_core.chains.printer import format_plan
 from polyarm_core.chains.validation import validate
 from polyarm_core.coordinator.interface import PlanRequest
 from polyarm_core.coordinator.model import ModelCoordinator
@@ -37,6 +38,13 @@ class Script:
         if text is None:
             raise ModelUnavailable("the server is down")
         return Generation(text, prompt_tokens=10, tokens=5, seconds=0.5, finished=True)
+
+
+class Drawing(Script):
+    """The same, and its further texts can be drawn."""
+
+    def sample(self, prompt, temperature, seed, grammar=None, max_tokens=256):
+        return self.generate(prompt, grammar, max_tokens)
 
 
 def coordinator(*texts, **how):
@@ -107,18 +115,51 @@ def test_a_plan_that_did_not_fail_may_be_repeated():
     assert asked.plan(PlanRequest(START, "start")).plan is not None  # another episode
 
 
+WORKS = format_plan(SearchCoordinator(DOMAIN).best(START))  # GOOD and OTHER deliver nothing
+
+
+@pytest.mark.parametrize(
+    ("texts", "taken", "outputs"),
+    [
+        ((WORKS, OTHER), WORKS, 1),  # what succeeds is taken at once
+        ((GOOD, OTHER, UNREADABLE, WORKS), WORKS, 4),
+        ((GOOD, OTHER, UNKNOWN, OTHER, WORKS), GOOD, 4),  # too late
+        ((GOOD, None), GOOD, 1),  # the model is down by then
+    ],
+)
+def test_the_first_plan_that_succeeds_in_the_imagination_is_taken(texts, taken, outputs):
+    model = Drawing(*texts)
+    asked = ModelCoordinator(DOMAIN, model, decoding="free", samples=4)
+    answer = asked.plan(PlanRequest(START))
+    assert (answer.text, answer.plan) == (taken, parse_plan(taken, DOMAIN.agents))
+    assert asked.use.outputs == outputs and answer.tokens == 5 * outputs
+    assert asked.use.calls == 1 and asked.last_retries == 0
+
+
+def test_late_in_an_episode_a_plan_must_be_faster():
+    model = Drawing(WORKS, GOOD)
+    asked = ModelCoordinator(DOMAIN, model, decoding="free", samples=2)
+    assert asked.plan(PlanRequest(START, "stale", None, (), DOMAIN.horizon - 10)).text == WORKS
+    assert asked.use.drawn == 1
+
+
 def test_wrong_settings_are_refused():
     with pytest.raises(UnknownName, match="constrained, free"):
         coordinator(decoding="beam")
     with pytest.raises(InvalidValue):
         coordinator(retries=-1)
+    with pytest.raises(InvalidValue):
+        coordinator(samples=0)
+    with pytest.raises(InvalidValue, match="cannot draw"):
+        coordinator(samples=2)
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
+    from polyarm_core.llm.batched import BatchedModel
     from polyarm_core.llm.transformers_backend import TransformersModel
 
-    return TransformersModel(str(save_tiny_model(tmp_path_factory.mktemp("tiny"))), dtype="float32")
+    return BatchedModel(TransformersModel(str(save_tiny_model(tmp_path_factory.mktemp("tiny"))), dtype="float32"))
 
 
 @pytest.mark.parametrize("layout", ["coordination_ring", "forced_coordination"])
@@ -158,8 +199,9 @@ def test_forced_tokens_cost_no_pass_and_count(tiny, monkeypatch):
 
     prompt, grammar = Prompt("Answer.", "Yes or no?"), "(yes|no), and nothing but the truth"
     passes = []
-    forward = tiny._model.forward
-    monkeypatch.setattr(tiny._model, "forward", lambda *args, **how: passes.append(1) or forward(*args, **how))
+    network = tiny.model._model
+    forward = network.forward
+    monkeypatch.setattr(network, "forward", lambda *args, **how: passes.append(1) or forward(*args, **how))
     whole = tiny.generate(prompt, grammar)
     assert whole.finished and whole.text in ("yes, and nothing but the truth", "no, and nothing but the truth")
     assert len(passes) < whole.tokens / 3

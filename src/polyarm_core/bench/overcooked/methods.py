@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from polyarm_core.errors import InvalidValue, UnknownName
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from polyarm_core.coordinator.interface import Coordinator
     from polyarm_core.coordinator.model import ModelCoordinator
     from polyarm_core.domains.overcooked.domain import OvercookedDomain
-    from polyarm_core.llm.interface import LanguageModel
+    from polyarm_core.llm.batched import BatchedModel
     from polyarm_core.psd.detector import StalenessDetector
 
 POLICIES = ("greedy", "greedy_aware", "ppo", "pbt", "fcp", "proagent")
@@ -31,11 +32,13 @@ DETECTORS = ("bilinear", "closed")
 TRIGGERS = ("never", "stall", "everyN", "oracle", *DETECTORS)
 NETWORK = "wide_focal"
 """The staleness detector's network where a method names none: the paper's choice."""
+MAX_CALLS = 25
+"""Calls of a language model in an episode at most: one every four frames."""
 
 EXPECTED = (
     *POLICIES,
     "COORDINATOR+TRIGGER[+repair]",
-    f"COORDINATOR one of {', '.join(COORDINATORS)}",
+    f"COORDINATOR one of {', '.join(COORDINATORS)}, a model with [/free][*N]",
     f"TRIGGER one of {', '.join(TRIGGERS)}",
 )
 
@@ -49,6 +52,7 @@ class Method:
         policy: one of ``POLICIES`` for a team without chains, else empty.
         coordinator: one of ``COORDINATORS``.
         decoding: of a model, ``constrained`` or ``free``.
+        samples: of a model: plans of which the first is taken that succeeds in the imagination; 1 = taken at its word.
         trigger: one of ``TRIGGERS``, ``every`` for a fixed interval.
         interval: frames between plans where the trigger is ``every``.
         network: of a learned detector.
@@ -59,6 +63,7 @@ class Method:
     policy: str = ""
     coordinator: str = "search"
     decoding: str = "constrained"
+    samples: int = 1
     trigger: str = "never"
     interval: int = 8
     network: str = NETWORK
@@ -68,6 +73,11 @@ class Method:
     def uses_model(self) -> bool:
         """Whether a language model is asked."""
         return self.policy == "proagent" or (not self.policy and self.coordinator in MODELS)
+
+    @property
+    def max_calls(self) -> int | None:
+        """Bound of the coordinator's calls in an episode."""
+        return MAX_CALLS if self.uses_model else None
 
     @property
     def replan_policy(self) -> ReplanPolicy:
@@ -88,11 +98,14 @@ def parse_method(text: str) -> Method:
     parts = text.split("+")
     if len(parts) not in (2, 3) or (len(parts) == 3 and parts[2] != "repair"):
         raise UnknownName("method", text, EXPECTED)
-    coordinator, _, decoding = parts[0].partition("/")
+    asked, _, samples = parts[0].partition("*")
+    coordinator, _, decoding = asked.partition("/")
     trigger, _, network = parts[1].partition("/")
     interval = re.fullmatch(r"every([1-9]\d*)", trigger)
     known = coordinator in COORDINATORS and (interval or trigger in TRIGGERS[:2] + TRIGGERS[3:])
     if not known or (decoding and (coordinator == "search" or decoding not in ("constrained", "free"))):
+        raise UnknownName("method", text, EXPECTED)
+    if "*" in parts[0] and (coordinator == "search" or not re.fullmatch(r"[2-9]|[1-9]\d+", samples)):
         raise UnknownName("method", text, EXPECTED)
     if network and trigger not in DETECTORS:
         raise UnknownName("method", text, EXPECTED)
@@ -100,6 +113,7 @@ def parse_method(text: str) -> Method:
         text,
         coordinator=coordinator,
         decoding=decoding or "constrained",
+        samples=int(samples or 1),
         trigger="every" if interval else trigger,
         interval=int(interval[1]) if interval else 8,
         network=network or NETWORK,
@@ -167,6 +181,7 @@ def open_model_coordinator(method: Method, domain: OvercookedDomain, **options: 
         open_language_model(method.coordinator),
         variant="base" if method.coordinator == "base" else trained_variant(adapter_folder(method.coordinator)),
         decoding="free" if method.decoding == "free" else "constrained",
+        samples=method.samples,
         name=method.coordinator,
         **options,
     )
@@ -191,18 +206,27 @@ def open_detector(method: Method, domain: OvercookedDomain) -> StalenessDetector
     return LearnedDetector.load(domain.simulation, path)
 
 
-@cache
-def open_language_model(which: str) -> LanguageModel:
+def open_language_model(which: str) -> BatchedModel:
     """The packaged model, as it is (``base``) or with the adapter of a training; one copy per process.
 
     Raises:
         ModelError, MissingExtra: the weights, or what reads them, are not there.
     """
+    with _OPENING:
+        return _opened(which)
+
+
+_OPENING = Lock()
+
+
+@cache
+def _opened(which: str) -> BatchedModel:
+    from polyarm_core.llm.batched import BatchedModel
     from polyarm_core.llm.transformers_backend import TransformersModel
     from polyarm_core.training.lora import model_folder
 
     name = "smollm2-135m-instruct" if which == "base" else model_folder(str(adapter_folder(which)))
-    return TransformersModel(name, threads=1, dtype="bfloat16")
+    return BatchedModel(TransformersModel(name, threads=1, dtype="bfloat16", packed=True))
 
 
 def adapter_folder(which: str) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from polyarm_core.bench.figures import machine
+from polyarm_core.bench.overcooked.methods import MAX_CALLS
 from polyarm_core.bench.overcooked.sweep import group
 from polyarm_core.bench.overcooked.trial import Trial
 from polyarm_core.bench.statistics import wilson_interval
@@ -85,8 +86,12 @@ corrected for many comparisons.
 Settings: `standard` has no events; `dynamic` has O1, O2 and O3 once each; `held_out` has O4 and O5, which no detector
 was trained on; `O1` and so on have that one event.
 
+Methods: COORDINATOR+TRIGGER[+repair], see docs/overcooked.md; `sft*4`: of up to four plans of the model the first that
+succeeds in the imagination. A language model is called {MAX_CALLS} times in a trial at most.
+
 Steps are carried out by {{plants}}; cook time 20. Machine: {{cpu}}, {{cores}} cores, Python {{python}}; RT was taken
-with other work on the machine."""
+with other work on the machine, and that of trials that ask a model with up to sixteen of them sharing one core: it says
+how long a trial took beside the others, not how long it takes alone."""
 
 
 def write_page(trials: Sequence[Trial], folder: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from polyarm_core.bench.figures import Figures
@@ -40,7 +40,8 @@ def run(
         settings: see ``trial.py``.
         seeds: of the trials; a method that asks a language model gets the first quarter of them.
         plant: ``package`` (overcooked_ai carries the steps out) or ``own``.
-        jobs: processes.
+        jobs: trials at the same time, in as many processes; those that ask a model in threads that share it, so that
+            it writes several texts in one pass (:mod:`polyarm_core.llm.batched`).
         log: file of one JSON line per trial; what it holds already is not played again.
         page: folder for the page with tables and plots, of everything in the log.
 
@@ -144,23 +145,31 @@ def add_figures(figures: Figures, trials: Sequence[Trial]) -> None:
 
 
 def _name(text: str) -> str:
-    return text.lower().translate(str.maketrans("+/.-", "____"))
+    return text.lower().translate(str.maketrans("+/.-*", "_____"))
 
 
 def _play(keys: Sequence[Key], plant: str, jobs: int) -> Iterator[list[Trial]]:
-    by_group: dict[tuple[str, str, str], list[Key]] = defaultdict(list)
-    for key in keys:
-        by_group[key[:3]].append(key)
-    chunks = [rows[i : i + CHUNK] for rows in by_group.values() for i in range(0, len(rows), CHUNK)]
+    """Trials that ask a model run in threads, which share it; all others in processes."""
+    asking = [key for key in keys if parse_method(key[0]).uses_model]
+    others = _chunks([key for key in keys if not parse_method(key[0]).uses_model])
     if jobs == 1:
-        for chunk in chunks:
+        for chunk in [*others, *_chunks(asking)]:
             yield _chunk(chunk, plant)
         return
     # One thread a process, or the processes take the cores from each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    with ProcessPoolExecutor(jobs) as pool:
-        for future in as_completed([pool.submit(_chunk, chunk, plant) for chunk in chunks]):
-            yield future.result()
+    for kind, chunks in ((ProcessPoolExecutor, others), (ThreadPoolExecutor, [[key] for key in asking])):
+        if chunks:
+            with kind(jobs) as pool:
+                for future in as_completed([pool.submit(_chunk, chunk, plant) for chunk in chunks]):
+                    yield future.result()
+
+
+def _chunks(keys: Sequence[Key]) -> list[list[Key]]:
+    by_group: dict[tuple[str, str, str], list[Key]] = defaultdict(list)
+    for key in keys:
+        by_group[key[:3]].append(key)
+    return [rows[i : i + CHUNK] for rows in by_group.values() for i in range(0, len(rows), CHUNK)]
 
 
 def _chunk(keys: Sequence[Key], plant: str) -> list[Trial]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from threading import local
 from typing import TYPE_CHECKING, Any
 
 from polyarm_core.bench.overcooked.methods import (
@@ -113,9 +113,11 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdecimal()
 
 
-@cache
+_DOMAINS = local()
+
+
 def open_domain(layout: str, plant: str) -> OvercookedDomain:
-    """The kitchen, one copy per process: its tables of paths are the map's, not the episode's.
+    """The kitchen, one copy per thread: its tables of paths are the map's, not the episode's.
 
     Raises:
         UnknownName: no such layout or plant.
@@ -127,7 +129,11 @@ def open_domain(layout: str, plant: str) -> OvercookedDomain:
 
     if plant not in PLANTS:
         raise UnknownName("plant", plant, PLANTS)
-    return OvercookedDomain(layout, plant=PackageKitchen(load_layout(layout)) if plant == "package" else None)
+    opened: dict[tuple[str, str], OvercookedDomain] = vars(_DOMAINS).setdefault("opened", {})
+    if (layout, plant) not in opened:
+        kitchen = PackageKitchen(load_layout(layout)) if plant == "package" else None
+        opened[layout, plant] = OvercookedDomain(layout, plant=kitchen)
+    return opened[layout, plant]
 
 
 def run_trial(method: str, layout: str, setting: str, seed: int, plant: str = "package") -> Trial:
@@ -160,6 +166,7 @@ def run_chains(
         repair=Repair(domain) if method.repair else None,
         policy=method.replan_policy,
         interval=method.interval,
+        max_calls=method.max_calls,
         seed=seed,
         trace=trace,
     )
