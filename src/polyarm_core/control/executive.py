@@ -219,7 +219,8 @@ class PlanExecutive:
         if self.control is Control.REACTIVE:
             return []
         planner, follower = self.planner, self.follower
-        state = self._state = self.domain.mirrored(view, slot, arms, follower.waited)
+        state = self.domain.mirrored(view, slot, arms, follower.waited)
+        state = self._state = state._replace(refused=follower.refused(state))
         self._open = True
         found = follower.open(state)
         effects = self._detected(found)

@@ -21,6 +21,8 @@ from polyarm_core.slots import ArmVerdict
 
 TRIES = 2
 """Failures of one action in a row after which the chain cannot go on."""
+REFUSED_FOR = 12
+"""Slots after which such an action may be planned again although nothing has moved: the arms may stand otherwise."""
 PATIENCE, WAIT_DEADLINE = 24, 24
 """Slots after which an action, or a wait, counts as a stall; a third of that without any change counts as no progress,
 which is longer than a stop or a block lasts."""
@@ -46,6 +48,7 @@ class PlanFollower:
         self._verdicts: dict[str, ArmVerdict] = {}
         self._succeeded: dict[str, Action] = {}
         self._failures: dict[str, tuple[Action, int, str]] = {}
+        self._refused: dict[tuple[str, Action], ArmsState] = {}  # with the state in which it failed last
 
     # -- what is heard --------------------------------------------------------------------------------------------
 
@@ -89,7 +92,22 @@ class PlanFollower:
             self._failures.pop(arm, None)
         elif outcome == "failed":
             known, count, _ = self._failures.get(arm, (action, 0, ""))
-            self._failures[arm] = (action, count + 1 if known == action else 1, reason)
+            count = count + 1 if known == action else 1
+            self._failures[arm] = (action, count, reason)
+            if count >= TRIES and self._state is not None:
+                self._refused[arm, action] = self._state
+
+    def refused(self, state: ArmsState) -> tuple[tuple[str, str, str, str], ...]:
+        """What the plant could not carry out while everything lay as in this state, see `ArmsState`.
+
+        Without it a plan of which the first step cannot be carried out would be made again and again.
+        """
+        self._refused = {
+            key: then
+            for key, then in self._refused.items()
+            if (then.places, then.holders) == (state.places, state.holders) and state.slot - then.slot <= REFUSED_FOR
+        }
+        return tuple(sorted((arm, a.verb, a.entity, a.placement) for arm, a in self._refused))
 
     def _outcome(self, before: ArmsState) -> SlotOutcome:
         where = self.domain.world.where(before)

@@ -263,6 +263,9 @@ class ArmsDomain(Domain[ArmsState]):
         lines.append(f"Free placements: {', '.join(free) or 'none'}.")
         if state.blocked:
             lines.append("Blocked: " + ", ".join(f"{name} for {left} slots" for name, left in state.blocked) + ".")
+        if state.refused:
+            failed = (f"{arm} {search.chain_action(Action(*action))}" for arm, *action in state.refused)
+            lines.append(f"Could not be done while everything lies as it does: {', '.join(failed)}.")
         if self.scenario.conditions:
             lines.append(f"Conditions that are met: {', '.join(sorted(view.world.conditions)) or 'none'}.")
         return "\n".join(lines)

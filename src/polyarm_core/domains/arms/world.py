@@ -41,6 +41,8 @@ class ArmsState(NamedTuple):
         stopped: slots for which each arm still stands still.
         blocked: placements that are out of use, with the slots that are left, sorted.
         finished: the task was done at some time.
+        refused: (arm, verb, entity, placement) that the plant could not carry out while everything lay as it does now,
+            sorted. No motion was found for it, for example; once something has moved, it may be tried again.
     """
 
     slot: int
@@ -51,6 +53,7 @@ class ArmsState(NamedTuple):
     stopped: tuple[int, ...]
     blocked: tuple[tuple[str, int], ...] = ()
     finished: bool = False
+    refused: tuple[tuple[str, str, str, str], ...] = ()
 
 
 class _Conditions(ConditionTracker):
@@ -188,9 +191,12 @@ class AbstractWorld:
     # -- actions ------------------------------------------------------------------------------------------------------
 
     def legal(self, state: ArmsState, arm: str) -> tuple[Action, ...]:
-        """The legal actions of an arm, without those that end on a blocked placement."""
+        """The legal actions of an arm, without those that end on a blocked placement or that the plant has refused."""
         blocked = {name for name, _ in state.blocked}
-        return tuple(a for a in self.view(state).legal(arm) if not a.placement or a.placement not in blocked)
+        legal = tuple(a for a in self.view(state).legal(arm) if not a.placement or a.placement not in blocked)
+        if not state.refused:
+            return legal
+        return tuple(a for a in legal if (arm, a.verb, a.entity, a.placement) not in state.refused)
 
     def apply(self, state: ArmsState, actions: Mapping[str, Action]) -> ArmsState:
         """The state after these arms have acted together; nothing else of it changes."""
@@ -213,6 +219,8 @@ class AbstractWorld:
                     holders[k] = ""
             tracker.on_success(arm, action)
         after = state._replace(places=tuple(places), holders=tuple(holders), produced=tracker.produced)
+        if after.refused and (after.places, after.holders) != (state.places, state.holders):
+            after = after._replace(refused=())
         return after._replace(finished=state.finished or succeeded(self.scenario, self.view(after).world))
 
     def where(self, state: ArmsState) -> dict[str, str]:
