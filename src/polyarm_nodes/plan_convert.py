@@ -56,7 +56,6 @@ SOURCES: Mapping[str, int] = {
 }
 assert set(KINDS) == set(get_args(DetectionKind))
 _STANDING_OF = {number: standing for standing, number in STANDINGS.items()}
-_KIND_OF = {number: kind for kind, number in KINDS.items()}
 _RULE_OF = {number: rule for rule, number in RULES.items()}
 _CAUSE, _ERROR, _TEXT, _REASON, _WHY = 512, 512, 8192, 1024, 512  # bytes, see msg/
 
@@ -309,15 +308,6 @@ def call_to_message(record: PlanRecord, number: int) -> PlanCall:
     )
 
 
-def check_call(message: PlanCall) -> None:
-    """A call as it arrived. Raises Malformed when a field or an enumeration is not valid."""
-    check_message(message)
-    _check_sender(message)
-    _check_reason(message.reason)
-    if message.source not in SOURCES.values():
-        raise Malformed(f"source = {message.source}; valid: {sorted(SOURCES.values())}")
-
-
 def detection_to_message(detection: Detection, number: int) -> DetectionMessage:
     """Something that was found; the sender adds episode, slot and its own numbers.
 
@@ -332,17 +322,6 @@ def detection_to_message(detection: Detection, number: int) -> DetectionMessage:
         cycle=list(detection.cycle),
         reason=clip(detection.reason, _REASON),
     )
-
-
-def detection_from_message(message: DetectionMessage, agents: Sequence[str]) -> Detection:
-    """Something that was found, as it arrived. Raises Malformed when a field, an agent or the kind is not valid."""
-    check_message(message)
-    _check_sender(message)
-    if message.kind not in _KIND_OF:
-        raise Malformed(f"kind = {message.kind}; valid: {sorted(_KIND_OF)}")
-    _check_agents((*message.agents, *message.cycle), agents)
-    kind = _KIND_OF[message.kind]
-    return Detection(kind, tuple(message.agents), message.reason, message.slot, tuple(message.cycle))
 
 
 def request_to_message(
