@@ -153,7 +153,11 @@ class ModelCoordinator(Generic[State]):
 
     def plan(self, request: PlanRequest[State]) -> PlanAnswer:
         """A plan by the model, else by the fallback, else none with the reasons of every attempt."""
-        started = time.perf_counter()
+        started, written = time.perf_counter(), self.use.seconds
+
+        def spent() -> float:  # an answer from memory counts as long as it took to write
+            return max(time.perf_counter() - started, self.use.seconds - written)
+
         self.use.calls += 1
         if request.reason == "start":
             self._made.clear()
@@ -182,7 +186,7 @@ class ModelCoordinator(Generic[State]):
                     prompt_tokens += more[0]
                     tokens += more[1]
                 self._made.add((here, plan))
-                return PlanAnswer(plan, text, time.perf_counter() - started, prompt_tokens, tokens)
+                return PlanAnswer(plan, text, spent(), prompt_tokens, tokens)
             if plan is not None:
                 self.use.repeated += 1
                 error_text = "this plan has just failed, make another one"
@@ -200,12 +204,12 @@ class ModelCoordinator(Generic[State]):
             return PlanAnswer(
                 answer.plan,
                 answer.text,
-                time.perf_counter() - started,
+                spent(),
                 prompt_tokens + answer.prompt_tokens,
                 tokens + answer.tokens,
                 error_text,
             )
-        return PlanAnswer(None, text, time.perf_counter() - started, prompt_tokens, tokens, reason)
+        return PlanAnswer(None, text, spent(), prompt_tokens, tokens, reason)
 
     def _count(self, generation: Generation) -> None:
         self.use.outputs += 1

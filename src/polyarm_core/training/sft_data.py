@@ -5,6 +5,9 @@ for each boundary: the state, what was left of the chains, the corrections so fa
 answer), and how many actions each agent executed until the next boundary (metadata). The prompt is not stored but made
 from these when a model is trained, so one file serves every variant.
 
+With ``--learner ADAPTER`` the plans that are executed are those of a model that was tuned before, and the answers are
+still the teacher's: the states are then those that its own mistakes lead to (DAgger, Ross et al., AISTATS 2011).
+
 Seeds of episodes start at ``FIRST_SEED``, far from the seeds of evaluation.
 """
 
@@ -14,8 +17,9 @@ import argparse
 import itertools
 import json
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +37,7 @@ from polyarm_core.coordinator.prompts import compact_state
 from polyarm_core.domains.encoding import decode_state, encode_state
 from polyarm_core.domains.interface import Domain
 from polyarm_core.domains.overcooked.disturbances import STANDARD, EventSchedule
-from polyarm_core.errors import InvalidValue, UnknownName
+from polyarm_core.errors import InvalidValue, PolyarmError, UnknownName
 from polyarm_core.training.teacher import Teacher
 
 FIRST_SEED = 1_000_000
@@ -42,6 +46,7 @@ EVENT_RATE = 0.06  # events for each frame; the protocol has three in an episode
 ERRORS = 0.02  # updates without need for each frame, as false alarms bring them
 WANDER = 0.3  # share of segments that do not execute the answer but some other plan, for states off the best path
 WANDERED = 40  # candidates from which it is drawn
+LEARNER_CALLS = 12  # of a learner in an episode at most
 REPEATS = 60  # a question that comes again and again (the start) is kept this often
 
 
@@ -177,6 +182,7 @@ def collect(
     rate: float = EVENT_RATE,
     errors: float = ERRORS,
     wander: float = WANDER,
+    max_calls: int | None = None,
 ) -> list[Sample]:
     """Samples of one episode.
 
@@ -189,11 +195,12 @@ def collect(
         rate: events for each frame.
         errors: updates without need for each frame.
         wander: share of segments that execute another candidate; without a learner.
+        max_calls: requests in the episode at most; a learner that is wrong every time asks every few frames.
     """
     rng = np.random.default_rng(seed)
     schedule = EventSchedule.at_rate(seed, rate, events).events if events else ()
     recorder = Recorder(domain, teacher, learner, wander, rng)
-    episode = run_episode(domain, recorder, Surprise(domain, errors, rng), schedule, seed=seed)
+    episode = run_episode(domain, recorder, Surprise(domain, errors, rng), schedule, max_calls=max_calls, seed=seed)
     samples = []
     total = dict(zip(domain.agents, episode.actions, strict=True))
     counted = dict.fromkeys(domain.agents, 0)
@@ -230,18 +237,75 @@ def _actions(plan: Plan | None, agent: str) -> int:
 
 
 def stream(
-    domains: Sequence[Domain[Any]], first_seed: int = FIRST_SEED, repeats: int = REPEATS, **how: Any
+    domains: Sequence[Domain[Any]],
+    first_seed: int = FIRST_SEED,
+    repeats: int = REPEATS,
+    learner: Callable[[Domain[Any]], Coordinator[Any]] | None = None,
+    jobs: int = 1,
+    **how: Any,
 ) -> Iterator[Sample]:
-    """Samples without end, the domains in turn, each with a teacher of its own; the same question at most so often."""
+    """Samples without end, the domains in turn; the same question at most so often.
+
+    Args:
+        domains: in turn, an episode each.
+        first_seed: of the first episode; the next one has the next seed.
+        repeats: of a question.
+        learner: makes the coordinator that executes its own plans, for one episode.
+        jobs: episodes at a time, for a learner that writes several texts at once; their order stays that of the seeds.
+            Above 1 the domains are those of :func:`open_domain`.
+        how: as in :func:`collect`.
+    """
     seen: Counter[tuple[str, str]] = Counter()
-    teachers = [Teacher(domain) for domain in domains]
-    for number in itertools.count():
-        domain, teacher = domains[number % len(domains)], teachers[number % len(domains)]
-        for sample in collect(domain, teacher, first_seed + number, **how):
+
+    def episode(number: int) -> list[Sample]:
+        domain = domains[number % len(domains)]
+        if jobs > 1:  # its tables are filled as it is used
+            domain = open_domain(domain.name)
+        executes = None if learner is None else learner(domain)
+        return collect(domain, Teacher(domain), first_seed + number, learner=executes, **how)
+
+    for number, samples in enumerate(_in_order(episode, jobs)):
+        domain = domains[number % len(domains)]
+        for sample in samples:
             question = (domain.name, "\n".join(compact_state(domain, decode_state(domain, sample.state))))
             seen[question] += 1
             if seen[question] <= repeats:
                 yield sample
+
+
+def _in_order(work: Callable[[int], list[Sample]], jobs: int) -> Iterator[list[Sample]]:
+    """Results of 0, 1, 2 and so on, ``jobs`` of them being worked on."""
+    if jobs == 1:
+        yield from map(work, itertools.count())
+        return
+    pool = ThreadPoolExecutor(jobs)
+    running: deque[Future[list[Sample]]] = deque(pool.submit(work, number) for number in range(jobs))
+    try:
+        for number in itertools.count(jobs):
+            yield running.popleft().result()
+            running.append(pool.submit(work, number))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def open_learner(adapter: Path, threads: int = 1) -> Callable[[Domain[Any]], Coordinator[Any]]:
+    """Coordinators that ask one tuned model, each for one episode.
+
+    Args:
+        adapter: folder of :mod:`polyarm_core.training.sft`.
+        threads: of the CPU.
+
+    Raises:
+        MissingExtra, ModelUnavailable: libraries or weights are not there.
+    """
+    from polyarm_core.coordinator.model import ModelCoordinator
+    from polyarm_core.llm.batched import BatchedModel
+    from polyarm_core.llm.transformers_backend import TransformersModel
+    from polyarm_core.training.lora import model_folder, trained_variant
+
+    model = BatchedModel(TransformersModel(model_folder(str(adapter)), threads=threads, dtype="bfloat16", packed=True))
+    variant = trained_variant(adapter)
+    return lambda domain: ModelCoordinator(domain, model, variant=variant)
 
 
 def read_samples(path: Path) -> list[Sample]:
@@ -291,10 +355,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help="of the first episode")
     parser.add_argument("--rate", type=float, default=EVENT_RATE, help="events for each frame")
     parser.add_argument("--wander", type=float, default=WANDER, help="share of segments with another plan")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="of the same question, e.g. the start")
+    parser.add_argument("--learner", type=Path, help="adapter of a tuned model that executes its own plans")
+    parser.add_argument("--jobs", type=int, default=1, help="episodes at a time with a learner")
     options = parser.parse_args(arguments)
-    domains = [open_domain(f"overcooked:{layout}") for layout in options.layouts]
-    samples = stream(domains, options.seed, rate=options.rate, wander=options.wander)
-    write_samples(options.out, samples, options.samples)
+    try:
+        domains = [open_domain(f"overcooked:{layout}") for layout in options.layouts]
+        samples = stream(
+            domains,
+            options.seed,
+            options.repeats,
+            None if options.learner is None else open_learner(options.learner),
+            options.jobs,
+            rate=options.rate,
+            wander=options.wander,
+            max_calls=None if options.learner is None else LEARNER_CALLS,
+        )
+        write_samples(options.out, samples, options.samples)
+    except PolyarmError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from polyarm_core.coordinator.interface import Coordinator
     from polyarm_core.coordinator.model import ModelCoordinator
     from polyarm_core.domains.overcooked.domain import OvercookedDomain
-    from polyarm_core.llm.batched import BatchedModel
+    from polyarm_core.llm.remembering import RememberingModel
     from polyarm_core.psd.detector import StalenessDetector
 
 POLICIES = ("greedy", "greedy_aware", "ppo", "pbt", "fcp", "proagent")
@@ -206,8 +206,11 @@ def open_detector(method: Method, domain: OvercookedDomain) -> StalenessDetector
     return LearnedDetector.load(domain.simulation, path)
 
 
-def open_language_model(which: str) -> BatchedModel:
+def open_language_model(which: str) -> RememberingModel:
     """The packaged model, as it is (``base``) or with the adapter of a training; one copy per process.
+
+    It writes for several threads at once, and answers from memory what it was asked before: without events all trials
+    of a method ask the same, and a model that plans nothing is asked again in the same state.
 
     Raises:
         ModelError, MissingExtra: the weights, or what reads them, are not there.
@@ -220,13 +223,14 @@ _OPENING = Lock()
 
 
 @cache
-def _opened(which: str) -> BatchedModel:
+def _opened(which: str) -> RememberingModel:
     from polyarm_core.llm.batched import BatchedModel
+    from polyarm_core.llm.remembering import RememberingModel
     from polyarm_core.llm.transformers_backend import TransformersModel
     from polyarm_core.training.lora import model_folder
 
     name = "smollm2-135m-instruct" if which == "base" else model_folder(str(adapter_folder(which)))
-    return BatchedModel(TransformersModel(name, threads=1, dtype="bfloat16", packed=True))
+    return RememberingModel(BatchedModel(TransformersModel(name, threads=1, dtype="bfloat16", packed=True)))
 
 
 def adapter_folder(which: str) -> Path:

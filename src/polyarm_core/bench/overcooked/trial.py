@@ -218,17 +218,19 @@ def _play(
             moves[player] += control < STAY
             interacts[player] += control == INTERACT
         state = domain.step(state, controls)
+    took = time.perf_counter() - begin
+    use = getattr(policy, "use", None)
     return Trial(
         *where,
         success=domain.succeeded(state),
         frames=state.frame,
         moves=tuple(moves),
         actions=tuple(interacts),
-        planning_s=planning,
-        execution_s=time.perf_counter() - begin - planning,
-        calls=getattr(policy, "calls", 0),
-        outputs=getattr(policy, "outputs", 0),
-        invalid=getattr(policy, "invalid", 0),
-        tokens=getattr(policy, "tokens", 0),
+        planning_s=planning if use is None else max(planning, use.seconds),  # more with answers from memory
+        execution_s=took - planning,
+        calls=0 if use is None else use.calls,
+        outputs=0 if use is None else use.calls,
+        invalid=0 if use is None else use.unreadable + use.rejected,
+        tokens=0 if use is None else use.prompt_tokens + use.tokens,
         events=tuple(events),
     )
