@@ -809,6 +809,13 @@ def bench_overcooked(
     page: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write a page with tables and plots of all trials in the log.")
     ] = None,
+    model: Annotated[
+        str, typer.Option(metavar="BACKEND:NAME", help="The language model of model+TRIGGER, and of proagent.")
+    ] = "",
+    model_url: Annotated[str, typer.Option(metavar="URL", help="Its server, e.g. vLLM's.")] = "",
+    variant: Annotated[
+        str, typer.Option(metavar="NAME", help="Its prompt: base, or sft or compact if it was tuned on that.")
+    ] = "base",
     json: JsonOption = None,
 ) -> None:
     """SyncPlan and others in the kitchen: success, frames, steps, run time, on the same events for every method.
@@ -818,7 +825,11 @@ def bench_overcooked(
       polyarm bench overcooked --seeds 0-19
 
       polyarm bench overcooked --methods search+never,search+oracle --layouts Ring --settings dynamic --seeds 0-49
+
+      polyarm bench overcooked --methods model+stall,proagent --model openai:Qwen/Qwen2.5-7B-Instruct
+      --model-url http://127.0.0.1:8000 --jobs 16
     """
+    from polyarm_core.bench.overcooked.methods import AskedModel
     from polyarm_core.seeds import parse_seeds
 
     _bench(
@@ -832,6 +843,7 @@ def bench_overcooked(
         jobs=jobs,
         log=log,
         page=page,
+        model=AskedModel(model, model_url, variant) if model else None,
     )
 
 

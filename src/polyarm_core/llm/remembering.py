@@ -5,28 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Protocol
+from typing import Any
 
 from polyarm_core.llm.interface import MAX_GENERATED_TOKENS, Generation, LanguageModel, Prompt, Scores
 
 Question = tuple[Prompt, str | None, int]
-
-
-class Writer(LanguageModel, Protocol):
-    """A language model from which texts can be drawn, too."""
-
-    name: str
-
-    def sample(
-        self,
-        prompt: Prompt,
-        temperature: float,
-        seed: int,
-        grammar: str | None = None,
-        max_tokens: int = MAX_GENERATED_TOKENS,
-    ) -> Generation:
-        """A text, every token drawn with its probability at this temperature."""
-        ...
 
 
 class RememberingModel:
@@ -38,26 +21,29 @@ class RememberingModel:
     remembered.
 
     Args:
-        model: is asked.
+        model: is asked; texts can be drawn if it can draw them.
+        name: for people.
 
     Attributes:
         remembered: answers that were given from memory.
     """
 
-    def __init__(self, model: Writer) -> None:
-        self.model = model
-        self.name = model.name
+    def __init__(self, model: LanguageModel, name: str) -> None:
+        self.model: Any = model
+        self.name = name
         self.remembered = 0
         self._answers: dict[Question, Future[Generation]] = {}
         self._lock = threading.Lock()
 
     def score(self, prompt: Prompt, candidates: Sequence[str]) -> Scores:
         """As the model's."""
-        return self.model.score(prompt, candidates)
+        scores: Scores = self.model.score(prompt, candidates)
+        return scores
 
     def score_batch(self, items: Sequence[tuple[Prompt, Sequence[str]]]) -> list[Scores]:
         """As the model's."""
-        return self.model.score_batch(items)
+        batch: list[Scores] = self.model.score_batch(items)
+        return batch
 
     def generate(
         self, prompt: Prompt, grammar: str | None = None, max_tokens: int = MAX_GENERATED_TOKENS
@@ -89,4 +75,5 @@ class RememberingModel:
         max_tokens: int = MAX_GENERATED_TOKENS,
     ) -> Generation:
         """As the model's."""
-        return self.model.sample(prompt, temperature, seed, grammar, max_tokens)
+        drawn: Generation = self.model.sample(prompt, temperature, seed, grammar, max_tokens)
+        return drawn

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_language_model import save_tiny_model
 
-from polyarm_core.bench.overcooked.methods import MAX_CALLS, parse_method
+from polyarm_core.bench.overcooked.methods import MAX_CALLS, AskedModel, open_model_coordinator, parse_method
 from polyarm_core.bench.overcooked.page import permutation_p, write_page
 from polyarm_core.bench.overcooked.sweep import read_trials, run, seeds_of
-from polyarm_core.bench.overcooked.trial import run_trial, schedule_of
+from polyarm_core.bench.overcooked.trial import open_domain, run_trial, schedule_of
 from polyarm_core.domains.overcooked.package import require_package
 from polyarm_core.errors import InvalidValue, MissingExtra, UnknownName
 
@@ -99,6 +100,41 @@ def test_a_trial_is_the_same_twice_and_on_both_plants() -> None:
     _need_package()
     package = run_trial("search+stall+repair", "cramped_room", "dynamic", 3, "package")
     assert {**_timeless(package.to_json()), "plant": "own"} == _timeless(own.to_json())
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+def test_a_model_of_ones_own_plans_in_this_process_and_behind_a_server(tiny: Path, tmp_path: Path) -> None:
+    from polyarm_core.llm.process import ServerProcess
+
+    here = AskedModel(f"transformers:{tiny}", variant="compact")
+    options = {"layouts": ["cramped_room"], "settings": ["standard"], "seeds": range(8), "plant": "own"}
+    log = tmp_path / "trials.jsonl"
+    figures = run(["model+never"], **options, model=here, jobs=2, log=log)
+    assert figures["overcooked.cramped_room.standard.model_never.trials"] == 2
+    first, second = read_trials(log)
+    assert first.calls == first.outputs == 1 and first.tokens > 50
+    assert (first.tokens, first.frames) == (second.tokens, second.frames)  # the same question, the same answer
+    with ServerProcess(str(tiny)) as server:
+        there = AskedModel("openai:", server.port_file.read_text().strip(), "compact")
+        trial = run_trial("model+never", "cramped_room", "standard", 0, "own", there)
+    assert trial.calls == trial.outputs == 1 and trial.tokens > 50
+    with pytest.raises(InvalidValue, match="no text can be drawn"):
+        open_model_coordinator(parse_method("model*4+stall"), open_domain("cramped_room", "own"), there)
+
+
+def test_a_model_that_is_not_named_or_cannot_write_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="BACKEND:NAME"):
+        run(["model+stall"], layouts=["Ring"], seeds=[0])
+    with pytest.raises(InvalidValue, match="can write"):
+        run_trial("model+stall", "cramped_room", "standard", 0, "own", AskedModel("heuristic"))
+    with pytest.raises(UnknownName, match="transformers"):
+        run_trial("proagent", "cramped_room", "standard", 0, "own", AskedModel("vllm:Qwen"))
+    with pytest.raises(UnknownName, match="compact"):
+        AskedModel("openai:Qwen", variant="short")
 
 
 def test_planning_beats_the_greedy_pair_that_meets_head_on() -> None:

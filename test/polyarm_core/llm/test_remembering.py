@@ -15,8 +15,6 @@ from polyarm_core.llm.remembering import RememberingModel
 class Slow:
     """Writes when it is let, and says how often it was asked; a question with ``?`` fails the first time."""
 
-    name = "slow"
-
     def __init__(self):
         self.asked = []
         self.lock = threading.Lock()
@@ -44,7 +42,7 @@ class Slow:
 
 def test_many_who_ask_the_same_get_the_answer_to_one_question():
     slow = Slow()
-    model = RememberingModel(slow)
+    model = RememberingModel(slow, "slow")
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: model.generate(Prompt("a", "b"), "g", 9), range(20)))
     assert len(slow.asked) == 1 and len(set(answers)) == 1
@@ -56,7 +54,7 @@ def test_many_who_ask_the_same_get_the_answer_to_one_question():
                                    (Prompt("a", "b"), "g", 8)])  # fmt: skip
 def test_another_question_is_asked(other):
     slow = Slow()
-    model = RememberingModel(slow)
+    model = RememberingModel(slow, "slow")
     first = model.generate(Prompt("a", "b"), "g", 9)
     assert model.generate(*other) != first
     assert model.generate(Prompt("a", "b"), "g", 9) == first
@@ -66,7 +64,7 @@ def test_another_question_is_asked(other):
 def test_a_failure_reaches_all_who_wait_for_it_and_is_not_remembered():
     slow = Slow()
     slow.may.clear()
-    model = RememberingModel(slow)
+    model = RememberingModel(slow, "slow")
 
     def ask():
         try:
@@ -85,7 +83,7 @@ def test_a_failure_reaches_all_who_wait_for_it_and_is_not_remembered():
 
 def test_scores_and_drawn_texts_are_passed_on():
     slow = Slow()
-    model = RememberingModel(slow)
+    model = RememberingModel(slow, "slow")
     drawn = {model.sample(Prompt("", "b"), 1.0, 5, None, 10).text for _ in range(3)}
     assert len(drawn) == 3 and len(slow.asked) == 3
     assert model.score(Prompt("", "b"), ["one", "three"]).mean_logprobs == (3.0, 5.0)

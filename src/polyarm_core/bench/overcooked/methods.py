@@ -2,7 +2,8 @@
 
 A method that plans is written ``COORDINATOR+TRIGGER`` or ``COORDINATOR+TRIGGER+repair``, e.g. ``search+closed+repair``:
 who makes the plans, what asks for a new one, and whether a local repair is tried first. A model may be followed by how
-it is decoded, ``sft/free+stall``; a learned detector by the network, ``search+closed/small_bce``.
+it is decoded, ``sft/free+stall``; a learned detector by the network, ``search+closed/small_bce``. ``model+stall`` asks
+a language model that the caller names (:class:`AskedModel`), e.g. one behind a server of vLLM.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from polyarm_core.coordinator.prompts import VARIANTS, Variant
 from polyarm_core.errors import InvalidValue, UnknownName
 
 if TYPE_CHECKING:
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
     from polyarm_core.psd.detector import StalenessDetector
 
 POLICIES = ("greedy", "greedy_aware", "ppo", "pbt", "fcp", "proagent")
-MODELS = ("base", "sft", "grpo")
+TRAINED = ("base", "sft", "grpo")
+ASKED = "model"
+"""The coordinator that asks the model that the caller names."""
+MODELS = (*TRAINED, ASKED)
 COORDINATORS = ("search", *MODELS)
 DETECTORS = ("bilinear", "closed")
 TRIGGERS = ("never", "stall", "everyN", "oracle", *DETECTORS)
@@ -41,6 +46,32 @@ EXPECTED = (
     f"COORDINATOR one of {', '.join(COORDINATORS)}, a model with [/free][*N]",
     f"TRIGGER one of {', '.join(TRIGGERS)}",
 )
+
+
+@dataclass(frozen=True)
+class AskedModel:
+    """A language model of the caller's, for plans (``model+TRIGGER``) and skills (``proagent``).
+
+    Attributes:
+        name: ``BACKEND:NAME`` as everywhere, e.g. ``openai:Qwen/Qwen2.5-7B-Instruct``; for ``transformers`` also the
+            folder of an adapter.
+        url: of its server.
+        variant: of the prompt: ``base`` for a model that has never seen this, ``sft`` or ``compact`` for one that was
+            tuned on it.
+        timeout: s that one text may take.
+
+    Raises:
+        UnknownName: no such variant.
+    """
+
+    name: str
+    url: str = ""
+    variant: str = "base"
+    timeout: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.variant not in VARIANTS:
+            raise UnknownName("prompt variant", self.variant, VARIANTS)
 
 
 @dataclass(frozen=True)
@@ -128,8 +159,13 @@ def models_folder() -> Path:
     return config_directory().parent / "models"
 
 
-def open_policy(method: Method, domain: OvercookedDomain) -> Policy:
+def open_policy(method: Method, domain: OvercookedDomain, asked: AskedModel | None = None) -> Policy:
     """The team of a method without chains.
+
+    Args:
+        method: which.
+        domain: the kitchen.
+        asked: for ``proagent``; the packaged model by default.
 
     Raises:
         InvalidValue: no network was trained for this layout.
@@ -145,46 +181,71 @@ def open_policy(method: Method, domain: OvercookedDomain) -> Policy:
     if method.policy == "proagent":
         from polyarm_core.baselines.proagent import ProAgent
 
-        return ProAgent(domain, open_language_model("base"))
+        return ProAgent(domain, open_language_model("base") if asked is None else _asked(asked))
     return load_team(method.policy, domain.layout.name, models_folder() / "overcooked_rl")
 
 
-def open_coordinator(method: Method, domain: OvercookedDomain) -> Coordinator[Any]:
+def open_coordinator(method: Method, domain: OvercookedDomain, asked: AskedModel | None = None) -> Coordinator[Any]:
     """A fresh coordinator: what it remembers of one trial is of no use in the next.
 
+    Args:
+        method: names it.
+        domain: in which it plans.
+        asked: the model of ``model+TRIGGER``.
+
     Raises:
+        InvalidValue: no model was named, or several plans are wanted of one that cannot draw.
         ModelError, MissingExtra: the language model is not there.
     """
     from polyarm_core.coordinator.search import SearchCoordinator
 
     if method.coordinator == "search":
         return SearchCoordinator(domain)
-    return open_model_coordinator(method, domain)
+    return open_model_coordinator(method, domain, asked)
 
 
-def open_model_coordinator(method: Method, domain: OvercookedDomain, **options: Any) -> ModelCoordinator[Any]:
+def open_model_coordinator(
+    method: Method, domain: OvercookedDomain, asked: AskedModel | None = None, **options: Any
+) -> ModelCoordinator[Any]:
     """A coordinator that asks a language model, with the prompt that the model was tuned on.
 
     Args:
         method: names the model and how it is decoded.
         domain: in which it plans.
+        asked: the model of ``model+TRIGGER``.
         options: further ones of the coordinator.
 
     Raises:
+        InvalidValue: no model was named, or several plans are wanted of one that cannot draw.
         ModelError, MissingExtra: the language model is not there.
     """
-    from polyarm_core.coordinator.model import ModelCoordinator
-    from polyarm_core.training.lora import trained_variant
+    from polyarm_core.coordinator.model import ModelCoordinator, Sampler
 
+    model, variant = _model_of(method, asked)
+    if method.samples > 1 and not isinstance(model.model, Sampler):
+        raise InvalidValue("method", method.name, f"one plan a call: from {model.name} no text can be drawn")
     return ModelCoordinator(
         domain,
-        open_language_model(method.coordinator),
-        variant="base" if method.coordinator == "base" else trained_variant(adapter_folder(method.coordinator)),
+        model,
+        variant=variant,
         decoding="free" if method.decoding == "free" else "constrained",
         samples=method.samples,
         name=method.coordinator,
         **options,
     )
+
+
+def _model_of(method: Method, asked: AskedModel | None) -> tuple[RememberingModel, Variant]:
+    from polyarm_core.training.lora import trained_variant
+
+    if method.coordinator == ASKED:
+        if asked is None:
+            raise InvalidValue("model", asked, f"BACKEND:NAME of the language model that {method.name} asks")
+        return _asked(asked), cast(Variant, asked.variant)
+    model = open_language_model(method.coordinator)
+    if method.coordinator == "base":
+        return model, "base"
+    return model, trained_variant(adapter_folder(method.coordinator))
 
 
 def open_detector(method: Method, domain: OvercookedDomain) -> StalenessDetector | None:
@@ -219,18 +280,43 @@ def open_language_model(which: str) -> RememberingModel:
         return _opened(which)
 
 
+def _asked(asked: AskedModel) -> RememberingModel:
+    with _OPENING:
+        return _opened_asked(asked)
+
+
 _OPENING = Lock()
 
 
 @cache
 def _opened(which: str) -> RememberingModel:
+    from polyarm_core.training.lora import model_folder
+
+    return _writing("smollm2-135m-instruct" if which == "base" else model_folder(str(adapter_folder(which))))
+
+
+@cache
+def _opened_asked(asked: AskedModel) -> RememberingModel:
+    from polyarm_core.llm.registry import open_model
+    from polyarm_core.llm.remembering import RememberingModel
+    from polyarm_core.scenario import ModelSpec, parse_model
+    from polyarm_core.training.lora import model_folder
+
+    spec = parse_model(asked.name, ModelSpec(backend="openai", timeout=asked.timeout))
+    if spec.backend == "heuristic":
+        raise InvalidValue("model", asked.name, "a model that can write a text")
+    if spec.backend == "transformers" and not asked.url:
+        return _writing(model_folder(spec.name))
+    return RememberingModel(open_model(spec, url=asked.url or None), asked.name)
+
+
+def _writing(weights: str) -> RememberingModel:
     from polyarm_core.llm.batched import BatchedModel
     from polyarm_core.llm.remembering import RememberingModel
     from polyarm_core.llm.transformers_backend import TransformersModel
-    from polyarm_core.training.lora import model_folder
 
-    name = "smollm2-135m-instruct" if which == "base" else model_folder(str(adapter_folder(which)))
-    return RememberingModel(BatchedModel(TransformersModel(name, threads=1, dtype="bfloat16", packed=True)))
+    model = BatchedModel(TransformersModel(weights, threads=1, dtype="bfloat16", packed=True))
+    return RememberingModel(model, model.name)
 
 
 def adapter_folder(which: str) -> Path:

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_compl
 from pathlib import Path
 
 from polyarm_core.bench.figures import Figures
-from polyarm_core.bench.overcooked.methods import parse_method
+from polyarm_core.bench.overcooked.methods import ASKED, AskedModel, parse_method
 from polyarm_core.bench.overcooked.trial import Trial, run_trial, schedule_of
 from polyarm_core.errors import InvalidValue
 
@@ -31,6 +31,7 @@ def run(
     jobs: int = 1,
     log: Path | None = None,
     page: Path | None = None,
+    model: AskedModel | None = None,
 ) -> Figures:
     """Play every method on every layout and setting with every seed.
 
@@ -44,6 +45,8 @@ def run(
             it writes several texts in one pass (:mod:`polyarm_core.llm.batched`).
         log: file of one JSON line per trial; what it holds already is not played again.
         page: folder for the page with tables and plots, of everything in the log.
+        model: that the methods ``model+TRIGGER`` ask, and ``proagent`` instead of the packaged one. The log does not
+            know which it was: keep one for each.
 
     Returns:
         for each method M, layout L and setting S: ``overcooked.L.S.M.tar`` with its 95 % interval, ``.trials``,
@@ -61,6 +64,8 @@ def run(
 
     if not seeds:
         raise InvalidValue("seeds", seeds, "at least one")
+    if model is None and any(parse_method(method).coordinator == ASKED for method in methods):
+        raise InvalidValue("model", None, "BACKEND:NAME of the language model that is asked")
     names = [load_layout(layout).name for layout in layouts]
     keys = [
         (method, layout, setting, seed)
@@ -75,11 +80,13 @@ def run(
         f"polyarm bench overcooked --methods {','.join(methods)} --layouts {','.join(names)} "
         f"--settings {','.join(settings)} --seeds {format_seeds(list(seeds))} --plant {plant}"
     )
+    if model is not None:
+        command += f" --model {model.name} --variant {model.variant}"
     figures = Figures(command, seeds)
     done = {trial.key: trial for trial in read_trials(log)} if log is not None else {}
     with Progress(transient=True) as progress:
         bar = progress.add_task("trials", total=len(keys), completed=sum(key in done for key in keys))
-        for trials in _play([key for key in keys if key not in done], plant, jobs):
+        for trials in _play([key for key in keys if key not in done], plant, jobs, model):
             done.update((trial.key, trial) for trial in trials)
             first = trials[0]
             progress.update(bar, advance=len(trials), description=f"{first.layout}, {first.setting}, {first.method}")
@@ -148,20 +155,20 @@ def _name(text: str) -> str:
     return text.lower().translate(str.maketrans("+/.-*", "_____"))
 
 
-def _play(keys: Sequence[Key], plant: str, jobs: int) -> Iterator[list[Trial]]:
+def _play(keys: Sequence[Key], plant: str, jobs: int, model: AskedModel | None) -> Iterator[list[Trial]]:
     """Trials that ask a model run in threads, which share it; all others in processes."""
     asking = [key for key in keys if parse_method(key[0]).uses_model]
     others = _chunks([key for key in keys if not parse_method(key[0]).uses_model])
     if jobs == 1:
         for chunk in [*others, *_chunks(asking)]:
-            yield _chunk(chunk, plant)
+            yield _chunk(chunk, plant, model)
         return
     # One thread a process, or the processes take the cores from each other.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for kind, chunks in ((ProcessPoolExecutor, others), (ThreadPoolExecutor, [[key] for key in asking])):
         if chunks:
             with kind(jobs) as pool:
-                for future in as_completed([pool.submit(_chunk, chunk, plant) for chunk in chunks]):
+                for future in as_completed([pool.submit(_chunk, chunk, plant, model) for chunk in chunks]):
                     yield future.result()
 
 
@@ -172,5 +179,5 @@ def _chunks(keys: Sequence[Key]) -> list[list[Key]]:
     return [rows[i : i + CHUNK] for rows in by_group.values() for i in range(0, len(rows), CHUNK)]
 
 
-def _chunk(keys: Sequence[Key], plant: str) -> list[Trial]:
-    return [run_trial(*key, plant=plant) for key in keys]
+def _chunk(keys: Sequence[Key], plant: str, model: AskedModel | None) -> list[Trial]:
+    return [run_trial(*key, plant=plant, model=model) for key in keys]

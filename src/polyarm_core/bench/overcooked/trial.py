@@ -9,6 +9,7 @@ from threading import local
 from typing import TYPE_CHECKING, Any
 
 from polyarm_core.bench.overcooked.methods import (
+    AskedModel,
     Method,
     open_coordinator,
     open_detector,
@@ -136,8 +137,14 @@ def open_domain(layout: str, plant: str) -> OvercookedDomain:
     return opened[layout, plant]
 
 
-def run_trial(method: str, layout: str, setting: str, seed: int, plant: str = "package") -> Trial:
+def run_trial(
+    method: str, layout: str, setting: str, seed: int, plant: str = "package", model: AskedModel | None = None
+) -> Trial:
     """Play one trial.
+
+    Args:
+        method, layout, setting, seed, plant: as in :class:`Trial`.
+        model: that ``model+TRIGGER`` asks, and ``proagent``.
 
     Raises:
         UnknownName: no such method, layout, setting or plant.
@@ -146,18 +153,24 @@ def run_trial(method: str, layout: str, setting: str, seed: int, plant: str = "p
     chosen, domain, schedule = parse_method(method), open_domain(layout, plant), schedule_of(setting, seed)
     where = (method, domain.layout.name, setting, seed, plant)
     if chosen.policy:
-        return _play(where, chosen, domain, schedule)
-    return _summary(where, *run_chains(chosen, domain, schedule, seed))
+        return _play(where, chosen, domain, schedule, model)
+    return _summary(where, *run_chains(chosen, domain, schedule, seed, model=model))
 
 
 def run_chains(
-    method: Method, domain: OvercookedDomain, schedule: EventSchedule, seed: int, trace: bool = False
+    method: Method,
+    domain: OvercookedDomain,
+    schedule: EventSchedule,
+    seed: int,
+    *,
+    trace: bool = False,
+    model: AskedModel | None = None,
 ) -> tuple[Episode[Any], Any]:
     """The episode of a method with chains, and the coordinator that planned it."""
     from polyarm_core.coordinator.episode import run_episode
     from polyarm_core.coordinator.repair import Repair
 
-    coordinator = open_coordinator(method, domain)
+    coordinator = open_coordinator(method, domain, model)
     episode = run_episode(
         domain,
         coordinator,
@@ -198,12 +211,16 @@ def _summary(where: tuple[str, str, str, int, str], episode: Episode[Any], coord
 
 
 def _play(
-    where: tuple[str, str, str, int, str], method: Method, domain: OvercookedDomain, schedule: EventSchedule
+    where: tuple[str, str, str, int, str],
+    method: Method,
+    domain: OvercookedDomain,
+    schedule: EventSchedule,
+    model: AskedModel | None,
 ) -> Trial:
     from polyarm_core.domains.overcooked.disturbances import happen
     from polyarm_core.domains.overcooked.kitchen import INTERACT, STAY
 
-    policy = open_policy(method, domain)
+    policy = open_policy(method, domain, model)
     policy.reset(where[3])
     begin, planning = time.perf_counter(), 0.0
     state, pending = domain.start(where[3]), schedule.events
