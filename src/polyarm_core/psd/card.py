@@ -75,7 +75,9 @@ def _data(record: Mapping[str, Any]) -> str:
     events = table(["event", "frames", "that leave the plan intact", "whose entities no step names"], rows)
     command = f"python -m polyarm_core.psd.training --layouts {','.join(settings['layouts'])} {options}"
     paragraphs = [
-        f"Episodes of the search coordinator on {len(settings['layouts'])} layouts. {training['episodes']:,} episodes "
+        f"Episodes on {len(settings['layouts'])} layouts, planned in turn by the search coordinator and by the teacher "
+        "of the language model, whose plans are as short as possible, like those of a tuned model: a detector that "
+        f"knows one kind only takes the other for a changed world. {training['episodes']:,} episodes "
         f"with O1, O2 and O3 once each: {training['clean']:,} clean frames (at most five for each event), "
         f"{training['constructed']:,} constructed changes of the state; split 8:2 by episode, and one of the 8 selects "
         f"the threshold. {held_out['episodes']:,} episodes with O4 and O5 once each, only for tests: "

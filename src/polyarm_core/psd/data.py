@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,6 +184,15 @@ def start_plans(domain: Domain[Any], state: Any, limit: int) -> tuple[Plan, ...]
     return tuple(plans)
 
 
+@runtime_checkable
+class Varied(Protocol):
+    """A coordinator that has several plans of its own kind for one request."""
+
+    def variants(self, request: PlanRequest[Any], limit: int) -> tuple[Plan, ...]:
+        """Different plans that succeed undisturbed, at most ``limit``."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Moment(Generic[State]):
     """A frame before its tensors are made: only a share of the clean frames is needed."""
@@ -202,22 +211,28 @@ class EpisodeSampler:
 
     Args:
         domain: the map.
-        coordinator: makes the plans; one plan in two at the start is another one that succeeds as well.
+        coordinators: make the plans, one of them those of an episode, in turn: a detector has to know the manner of
+            whoever plans. One plan in two at the start is another one that succeeds as well.
         number: of the map, written into the samples.
         events: names of all disturbances that samples may carry; they are numbered in this order.
         shape: of the tensors.
     """
 
     def __init__(
-        self, domain: Domain[Any], coordinator: Coordinator[Any], number: int, events: Sequence[str], shape: Shape
+        self,
+        domain: Domain[Any],
+        coordinators: Sequence[Coordinator[Any]],
+        number: int,
+        events: Sequence[str],
+        shape: Shape,
     ) -> None:
         self._domain = domain
-        self._coordinator = coordinator
+        self._coordinators = tuple(coordinators)
         self._repair: Repair[Any] = Repair(domain)
         self._number = number
         self._events = tuple(events)
         self._shape = shape
-        self._first: dict[Any, tuple[Plan, ...]] = {}
+        self._first: dict[tuple[Any, int], tuple[Plan, ...]] = {}
         self._donors: list[Any] = []
         self._rows = domain.entity_rows
 
@@ -228,11 +243,12 @@ class EpisodeSampler:
             InvalidValue: there is no plan from the start.
         """
         domain, oracle = self._domain, RollOutOracle(self._domain)
+        turn = number % len(self._coordinators)
         due = deque(draw_events(names, rng))
         choice, start_seed = rng.random(), int(rng.integers(2**31))
         anyway, mend = rng.random(len(names)) < REPLAN_ANYWAY, rng.random(len(names)) < REPAIR
         state = domain.start(start_seed)
-        plans = self._start_plans(state)
+        plans = self._start_plans(state, turn)
         executor = ChainExecutor(domain, plans[int(max(0.0, 2 * choice - 1) * len(plans))])
         seen: deque[Any] = deque(maxlen=REFERENCE_FRAMES + 1)  # the first frame that is looked at is the second
         oracle.stale(executor, state, domain.horizon)
@@ -261,7 +277,8 @@ class EpisodeSampler:
             if stale or anyway[events - 1]:
                 plan = self._repair.patch(moment.remaining, state) if mend[events - 1] else None
                 if plan is None:
-                    plan = self._coordinator.plan(PlanRequest(state, "stale", moment.remaining, (), frame)).plan
+                    request = PlanRequest(state, "stale", moment.remaining, (), frame)
+                    plan = self._coordinators[turn].plan(request).plan
                 if plan is not None:
                     executor.replace(plan)
                     visible = 0
@@ -297,15 +314,19 @@ class EpisodeSampler:
                 return _Moment(seen, moment.remaining, moment.frame, CONSTRUCTED, 0, stale, changed)
         return None
 
-    def _start_plans(self, state: Any) -> tuple[Plan, ...]:
+    def _start_plans(self, state: Any, turn: int) -> tuple[Plan, ...]:
         """The coordinator's plan first, then others."""
-        if state not in self._first:
-            best = self._coordinator.plan(PlanRequest(state)).plan
+        if (state, turn) not in self._first:
+            coordinator, request = self._coordinators[turn], PlanRequest(state)
+            best = coordinator.plan(request).plan
             if best is None:
                 raise InvalidValue("domain", self._domain.name, "a domain whose start the coordinator can plan from")
-            others = start_plans(self._domain, state, START_PLANS)
-            self._first[state] = tuple(dict.fromkeys((best, *others)))
-        return self._first[state]
+            if isinstance(coordinator, Varied):
+                others = coordinator.variants(request, START_PLANS)
+            else:
+                others = start_plans(self._domain, state, START_PLANS)
+            self._first[state, turn] = tuple(dict.fromkeys((best, *others)))
+        return self._first[state, turn]
 
     def _disturbed(self, state: Any, frame: int, due: deque[EventDraw]) -> tuple[Any, int, frozenset[str]]:
         """The state after the first event that is due and applies, its number, and the entities that it changed."""
@@ -362,7 +383,7 @@ class EpisodeSampler:
 
 def generate(
     domains: Sequence[Domain[Any]],
-    coordinator: Callable[[Domain[Any]], Coordinator[Any]],
+    coordinators: Sequence[Callable[[Domain[Any]], Coordinator[Any]]],
     *,
     events: Sequence[str],
     inject: Sequence[str],
@@ -375,7 +396,7 @@ def generate(
 
     Args:
         domains: the maps.
-        coordinator: makes the one for a map.
+        coordinators: each makes one for a map; they plan the episodes in turn.
         events: names of all disturbances in the order of their numbers.
         inject: those that an episode has, once each.
         episodes: for each map.
@@ -388,7 +409,7 @@ def generate(
     """
     parts = []
     for number, domain in enumerate(domains):
-        sampler = EpisodeSampler(domain, coordinator(domain), number, events, shape or Shape())
+        sampler = EpisodeSampler(domain, [make(domain) for make in coordinators], number, events, shape or Shape())
         for index in range(episodes):
             episode = number * episodes + index
             samples = sampler.episode(episode, inject, np.random.default_rng([seed, number, index]))

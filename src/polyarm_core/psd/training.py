@@ -401,7 +401,9 @@ def make_data(settings: Settings, folder: Path, say: Callable[[str], None]) -> t
     from polyarm_core.coordinator.search import SearchCoordinator
     from polyarm_core.domains.overcooked.disturbances import HELD_OUT, NAMES, STANDARD
     from polyarm_core.domains.overcooked.domain import OvercookedDomain
+    from polyarm_core.training.teacher import Teacher
 
+    coordinators = (SearchCoordinator, Teacher)  # the longest and the shortest way to say the same
     folder.mkdir(parents=True, exist_ok=True)
     result = []
     for name, inject, episodes, seed in (
@@ -409,7 +411,13 @@ def make_data(settings: Settings, folder: Path, say: Callable[[str], None]) -> t
         ("held_out", HELD_OUT, settings.held_out_episodes, settings.seed + 1),
     ):
         path, note = folder / f"{name}.npz", folder / f"{name}.json"
-        made_with = {"layouts": list(settings.layouts), "episodes": episodes, "seed": seed, "inject": list(inject)}
+        made_with = {
+            "layouts": list(settings.layouts),
+            "episodes": episodes,
+            "seed": seed,
+            "inject": list(inject),
+            "coordinators": [coordinator.__name__ for coordinator in coordinators],
+        }
         if note.exists():
             if json.loads(note.read_text()) != made_with:
                 raise InvalidValue("work", str(folder), "an empty folder, or the data of the same settings")
@@ -423,7 +431,7 @@ def make_data(settings: Settings, folder: Path, say: Callable[[str], None]) -> t
 
         samples = generate(
             [OvercookedDomain(layout) for layout in settings.layouts],
-            SearchCoordinator,
+            coordinators,
             events=NAMES,
             inject=inject,
             episodes=episodes,

@@ -51,6 +51,17 @@ class Teacher(Generic[State]):
         chosen = min((self.shorten(request, plan, limit) for plan in fast[:SHORTENED]), key=_length)
         return PlanAnswer(chosen, format_plan(chosen), time.perf_counter() - started)
 
+    def variants(self, request: PlanRequest[State], limit: int) -> tuple[Plan, ...]:
+        """Short forms of the first plans that succeed, fast or not, at most ``limit``: others might write these."""
+        plans: dict[Plan, None] = {}
+        for plan in itertools.islice(self.domain.candidates(request.state), self.candidates):
+            frames = self._frames(request, plan)
+            if frames is not None:
+                plans[self.shorten(request, plan, frames + self.slack)] = None
+                if len(plans) == limit:
+                    break
+        return tuple(plans)
+
     def shorten(self, request: PlanRequest[State], plan: Plan, limit: int) -> Plan:
         """Leave out actions, last ones first, as long as the plan succeeds within ``limit`` frames.
 

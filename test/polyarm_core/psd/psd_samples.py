@@ -38,4 +38,6 @@ class FirstThatSucceeds:
 def toy_samples(seed: int, inject: tuple[str, ...] = EVENTS, episodes: int = 25) -> Samples:
     """Samples of a few episodes on two maps."""
     domains = [SlowDomain(), SlowDomain()]
-    return generate(domains, FirstThatSucceeds, events=EVENTS, inject=inject, episodes=episodes, seed=seed, shape=SHAPE)
+    return generate(
+        domains, [FirstThatSucceeds], events=EVENTS, inject=inject, episodes=episodes, seed=seed, shape=SHAPE
+    )

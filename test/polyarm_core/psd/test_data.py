@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from psd_samples import EVENTS, toy_samples
+from psd_samples import EVENTS, SHAPE, FirstThatSucceeds, SlowDomain, toy_samples
 from toy_domain import ToyDomain
 
 from polyarm_core.errors import InvalidValue, UnknownName
@@ -14,12 +14,15 @@ from polyarm_core.psd.data import (
     NEGATIVES,
     NOISE_COLUMNS,
     NOISE_MARGIN,
+    START_PLANS,
     Samples,
     draw_events,
     exchange,
+    generate,
     join,
     noise,
     split_by_episode,
+    start_plans,
 )
 
 
@@ -106,6 +109,31 @@ def test_schedules(seed, count):
     assert frames == sorted(set(frames)) and frames[0] >= FIRST_EVENT and frames[-1] <= LAST_EVENT
     assert all(0 <= event.draw < 1 for event in events)
     assert events == draw_events(names, np.random.default_rng(seed))
+
+
+def test_coordinators_plan_the_episodes_in_turn():
+    asked = {"first": [], "second": []}
+
+    class First(FirstThatSucceeds):
+        name = "first"
+
+        def plan(self, request):
+            asked[self.name].append(request.reason)
+            return super().plan(request)
+
+    class Second(First):
+        name = "second"
+
+        def variants(self, request, limit):
+            asked[self.name].append(limit)
+            return start_plans(self.domain, request.state, 1)
+
+    made = generate([SlowDomain()], [First, Second], events=EVENTS, inject=EVENTS, episodes=12, seed=1, shape=SHAPE)
+    assert set(np.unique(made.episode) % 2) == {0, 1}
+    assert asked["first"][0] == "start" and asked["second"][:2] == ["start", START_PLANS]
+    assert "stale" in asked["first"] and "stale" in asked["second"]
+    alone = generate([SlowDomain()], [First], events=EVENTS, inject=EVENTS, episodes=12, seed=1, shape=SHAPE)
+    assert np.array_equal(made.where(made.episode == 0).state, alone.where(alone.episode == 0).state)
 
 
 def test_no_event_no_samples():

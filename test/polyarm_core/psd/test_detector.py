@@ -154,7 +154,7 @@ def test_oracle_detector_saves_disturbed_episodes(kitchen, coordinator):
 
 def test_samples_of_the_kitchen(kitchen, coordinator):
     """Both labels, constructed changes and features in range, on a few real episodes."""
-    samples = generate([kitchen], lambda _: coordinator, events=NAMES, inject=STANDARD, episodes=8, seed=0)
+    samples = generate([kitchen], [lambda _: coordinator], events=NAMES, inject=STANDARD, episodes=8, seed=0)
     happened = (samples.event >= 0) & (samples.delay == 0)
     displaced = happened & (samples.event == NAMES.index("O3"))
     emptied = happened & (samples.event == NAMES.index("O2"))

@@ -87,6 +87,21 @@ def test_the_teacher_is_brief_and_nearly_as_fast():
         assert len(brief.text) <= len(best.text)
 
 
+def test_the_teachers_variants_differ_and_succeed():
+    request = PlanRequest(DOMAIN.start(0))
+    plans = Teacher(DOMAIN).variants(request, 5)
+    assert 2 <= len(plans) <= 5 and len(set(plans)) == len(plans)
+    for plan in plans:
+        assert roll_out(ChainExecutor(DOMAIN, plan), request.state, DOMAIN.horizon).success
+
+
+def test_episodes_of_a_learner_side_by_side_come_in_the_order_of_their_seeds():
+    def samples(jobs):
+        return list(islice(stream([DOMAIN], 60, 5, SearchCoordinator, jobs, max_calls=3), 12))
+
+    assert samples(1) == samples(4)
+
+
 def test_states_survive_json():
     state = DOMAIN.start(0)._replace(held=(1, 0), blocked=(3, 4))
     assert decode_state(DOMAIN, json.loads(json.dumps(encode_state(state)))) == state
