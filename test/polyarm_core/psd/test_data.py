@@ -128,11 +128,11 @@ def test_coordinators_plan_the_episodes_in_turn():
             asked[self.name].append(limit)
             return start_plans(self.domain, request.state, 1)
 
-    made = generate([SlowDomain()], [First, Second], events=EVENTS, inject=EVENTS, episodes=12, seed=1, shape=SHAPE)
+    made = generate([SlowDomain()], [First, Second], events=EVENTS, inject=EVENTS, episodes=24, seed=1, shape=SHAPE)
     assert set(np.unique(made.episode) % 2) == {0, 1}
     assert asked["first"][0] == "start" and asked["second"][:2] == ["start", START_PLANS]
     assert "stale" in asked["first"] and "stale" in asked["second"]
-    alone = generate([SlowDomain()], [First], events=EVENTS, inject=EVENTS, episodes=12, seed=1, shape=SHAPE)
+    alone = generate([SlowDomain()], [First], events=EVENTS, inject=EVENTS, episodes=24, seed=1, shape=SHAPE)
     assert np.array_equal(made.where(made.episode == 0).state, alone.where(alone.episode == 0).state)
 
 
