@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +32,6 @@ from polyarm.msg import Plan as PlanMessage
 from rclpy.publisher import Publisher
 
 from polyarm_core.chains.terms import Plan
-from polyarm_core.constraints import Action
 from polyarm_core.control.executive import Called, Detected, Effect, PlanExecutive, SlotPlan
 from polyarm_core.control.mirror import MirroredArms
 from polyarm_core.control.modes import Control
@@ -46,12 +45,10 @@ from polyarm_core.domains.arms import ArmsDomain, ArmsState
 from polyarm_core.errors import InvalidValue
 from polyarm_core.llm.interface import LanguageModel, ModelError, ModelUnavailable
 from polyarm_core.llm.registry import open_model
-from polyarm_core.orchestrator import Decision
 from polyarm_core.scenario import Scenario, load_scenario, parse_model
-from polyarm_core.slots import Snapshot, TwinRule
+from polyarm_core.slots import TwinRule
 from polyarm_core.world import WorldView
 from polyarm_nodes import qos, topics
-from polyarm_nodes.convert import action_of_arm, snapshot_from_message
 from polyarm_nodes.graph import PLAIN, SEARCH
 from polyarm_nodes.lifecycle import PolyarmNode, run_node
 from polyarm_nodes.parameters import COORDINATOR, declare_parameters
@@ -64,53 +61,15 @@ from polyarm_nodes.plan_convert import (
     prepare,
     request_from_message,
     state_to_message,
-    verdicts_from_message,
 )
+from polyarm_nodes.slot_following import Announced, Begun, Ended, Event, Judged, Message, Refused, Slot, SlotFollowing
 from polyarm_nodes.validation import Malformed, check_message
 
 TICK = 0.05  # s; waits and holds are kept to this
 HIGHEST = 1 << 24  # number of a plan that anybody may claim to have heard
-AHEAD = 256  # verdicts and results that are kept until their slot is opened; a team's fit
 RETRY = 0.25  # s between two attempts to reach a model that is not there
 STOOD_IN = "the model gave no plan, the search stood in for it"
 HANGS = "the model is still at an earlier request, the search stood in for it"
-OUTCOMES = {
-    ActionResult.OUTCOME_SUCCEEDED: "succeeded",
-    ActionResult.OUTCOME_FAILED: "failed",
-    ActionResult.OUTCOME_STOPPED: "stopped",
-    ActionResult.OUTCOME_REFUSED: "stopped",  # it never started: nobody has failed at it
-}
-
-
-@dataclass
-class _Slot:
-    """A slot, from its opening until the next one has been opened here as well.
-
-    Attributes:
-        opening: of the twin.
-        received: s, steady; when it came.
-        opened: the executive has opened it.
-        released: the arms were told, or the twin has not waited for it.
-        judged: the twin's verdicts have come.
-        acting: arms whose action was admitted and has not ended yet, as far as is known.
-        ended: arms whose result has come.
-        early: results that came before the executive had opened the slot.
-        complete: s, steady; since when nothing but the detector is waited for.
-    """
-
-    opening: SlotOpening
-    received: float
-    opened: bool = False
-    released: bool = False
-    judged: bool = False
-    acting: set[str] = field(default_factory=set)
-    ended: set[str] = field(default_factory=set)
-    early: list[tuple[str, Action, str, str]] = field(default_factory=list)
-    complete: float | None = None
-
-    def is_of(self, message: Any) -> bool:
-        """Whether a message is about this slot, whichever twin has opened it."""
-        return (message.episode, message.slot) == (self.opening.episode, self.opening.slot)
 
 
 class CoordinatorNode(PolyarmNode):
@@ -119,11 +78,8 @@ class CoordinatorNode(PolyarmNode):
     def __init__(self) -> None:
         super().__init__("coordinator")
         self._sequences: Counter[type] = Counter()  # message type -> sent so far
-        self._snapshot: Snapshot | None = None
-        self._episode = 0
-        self._current: _Slot | None = None
-        self._before: _Slot | None = None  # until the current one is opened here
-        self._ahead: deque[SlotVerdict | ActionResult] = deque(maxlen=AHEAD)
+        self._released = False  # the arms were told of the current slot, or the twin has not waited for it
+        self._complete: float | None = None  # s, steady; since when it waits for nothing but the detector
         self._staleness: Staleness | None = None
         self._unwatched = False  # the detector's last word was overdue, and none has come since: it is not waited for
         self._elsewhere = (0, 0)  # episode and highest number of a plan that another coordinator has made in it
@@ -142,6 +98,7 @@ class CoordinatorNode(PolyarmNode):
         self._chosen = values = declare_parameters(self, COORDINATOR)
         self._scenario = load_scenario(values["scenario"])
         self._control = Control(values["control"])
+        self._slots = SlotFollowing(self._scenario, values["result_wait"])
         domain = ArmsDomain(self._scenario)
         self._vocabulary = Vocabulary.of(domain)
         prepare()
@@ -163,13 +120,13 @@ class CoordinatorNode(PolyarmNode):
         self._calls = self.create_publisher(PlanCall, topics.PLAN_CALLS, qos.PLAN_CALLS)
         self._detections = self.create_publisher(DetectionMessage, topics.DETECTIONS, qos.DETECTIONS)
         for kind, name, callback, profile in (
-            (SlotVerdict, topics.VERDICTS, self._on_verdicts, qos.VERDICTS),
-            (ActionResult, topics.ACTION_RESULTS, self._on_result, qos.RESULTS),
-            (WorldState, topics.WORLD, self._on_world, qos.WORLD),
+            (SlotVerdict, topics.VERDICTS, self._on_slots, qos.VERDICTS),
+            (ActionResult, topics.ACTION_RESULTS, self._on_slots, qos.RESULTS),
+            (WorldState, topics.WORLD, self._on_slots, qos.WORLD),
             (Staleness, topics.STALENESS, self._on_staleness, qos.STALENESS),
             (ReplanRequest, topics.REPLAN_REQUESTS, self._on_request, qos.REPLAN_REQUESTS),
             (PlanMessage, topics.PLAN, self._on_plan, qos.PLAN),
-            (SlotOpening, topics.SLOT_OPENING, self._on_opening, qos.OPENINGS),
+            (SlotOpening, topics.SLOT_OPENING, self._on_slots, qos.OPENINGS),
         ):
             self.create_subscription(kind, name, callback, profile)
         self._answered = self.create_guard_condition(self._on_answered)
@@ -198,121 +155,54 @@ class CoordinatorNode(PolyarmNode):
 
     # -- what arrives -------------------------------------------------------------------------------------------------
 
-    def _on_world(self, message: WorldState) -> None:
+    def _on_slots(self, message: Message) -> None:
+        if isinstance(message, SlotOpening) and not self.active:
+            return
         try:
-            snapshot = snapshot_from_message(message, self._scenario)
-        except Malformed as why:
-            self.refuse("malformed", f"world state: {why}")
+            events = self._slots.hear(message, time.monotonic())
+        except Refused as why:
+            self.refuse(why.kind, str(why))
             return
-        known = self._snapshot
-        if known is not None and (snapshot.epoch, snapshot.sequence) <= (known.epoch, known.sequence):
-            return
-        self._snapshot = snapshot
-        if snapshot.episode != self._episode:
-            self._begin(snapshot.episode)
+        self._hear(events)
         self._advance()
+
+    def _hear(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Begun):
+                self._begin(event.episode)
+            elif isinstance(event, Announced):
+                self._released, self._complete = False, None
+                opening = event.slot.opening
+                if event.last is None and opening.slot > 1:
+                    # Another was here before, whose plans nobody may tell of; it has made one in a slot at most.
+                    self._hear_number(opening.episode, opening.slot)
+            elif isinstance(event, Judged):
+                self._judge(event.slot)
+            elif isinstance(event, Ended):
+                result = event.result
+                self._executive.on_result(result.arm, result.action, result.outcome, result.reason)
+            else:
+                self._count("late_results")
 
     def _begin(self, episode: int) -> None:
         """Another episode: nothing of the last one counts."""
-        self._episode = episode
         self._executive.on_reset()
         self._staleness, self._unwatched = None, False
         if self._elsewhere[0] == episode:
             self._executive.on_plan_elsewhere(self._elsewhere[1])
         self._trouble = ""
-        self._before = None
-        if self._current is not None and self._current.opening.episode != episode:
-            self._current = None
         self._drop_requests()
 
-    def _on_opening(self, message: SlotOpening) -> None:
-        if not self.active:
-            return
-        try:
-            check_message(message)
-        except Malformed as why:
-            self.refuse("malformed", f"slot opening: {why}")
-            return
-        if message.episode < self._episode:
-            self.refuse("stale", f"slot {message.slot} of episode {message.episode}, the plant is in {self._episode}")
-            return
-        last = self._current
-        if last is not None:
-            known = last.opening
-            if (message.epoch, message.sequence) <= (known.epoch, known.sequence):
-                self.refuse("stale", f"slot {message.slot} of twin {message.epoch} was opened already")
-                return
-            if known.episode == message.episode:
-                self._before = last
-                self._hear_early(last)
-        elif message.slot > 1:
-            # Another coordinator was here before, whose plans nobody may tell of; it has made one in a slot at most.
-            self._hear_number(message.episode, message.slot)
-        slot = self._current = _Slot(message, time.monotonic())
-        ahead = [kept for kept in self._ahead if slot.is_of(kept)]
-        self._ahead.clear()
-        for kept in ahead:
-            self._on_verdicts(kept) if isinstance(kept, SlotVerdict) else self._on_result(kept)
-        self._advance()
-
-    def _on_verdicts(self, message: SlotVerdict) -> None:
-        try:
-            verdicts = verdicts_from_message(message, self._scenario)
-        except Malformed as why:
-            self.refuse("malformed", f"slot verdict: {why}")
-            return
-        self._keep_if_ahead(message)
-        for slot in (self._current, self._before):
-            if slot is None or not slot.is_of(message) or slot.judged or slot.opening.epoch != message.epoch:
-                continue
-            slot.judged = True
-            self._values["silent"] = ", ".join(v.arm for v in verdicts if v.rule is TwinRule.SILENT)
-            admitted = {v.arm for v in verdicts if v.decision is Decision.ADMIT and not v.action.is_stay}
-            slot.acting = admitted - slot.ended
-            late = not slot.released and slot is self._current
-            if slot.opened:
-                slot.released = True
-                self._carry_out(self._executive.on_verdicts(verdicts))
-            if late:
-                self._say_untold(slot)
-        self._advance()
-
-    def _on_result(self, message: ActionResult) -> None:
-        try:
-            check_message(message)
-            if message.outcome not in OUTCOMES:
-                raise Malformed(f"outcome = {message.outcome}; valid: {sorted(OUTCOMES)}")
-            if message.arm not in self._scenario.arms:
-                raise Malformed(f"arm {message.arm!r} is unknown; valid: {', '.join(self._scenario.arms)}")
-            action = action_of_arm(message.action, message.arm, self._scenario)
-        except Malformed as why:
-            self.refuse("malformed", f"action result: {why}")
-            return
-        slot = next((s for s in (self._current, self._before) if s is not None and s.is_of(message)), None)
-        if slot is None:
-            if not self._keep_if_ahead(message) and message.episode == self._episode:
-                self._count("late_results")
-            return
-        slot.ended.add(message.arm)
-        slot.acting.discard(message.arm)
-        slot.early.append((message.arm, action, OUTCOMES[message.outcome], message.reason))
-        if slot is self._before or slot.opened:
-            self._hear_early(slot)
-        self._advance()
-
-    def _keep_if_ahead(self, message: SlotVerdict | ActionResult) -> bool:
-        """Keep what is of a slot whose opening comes later: topics are not ordered among each other."""
-        last = self._current
-        if last is not None and (message.episode, message.slot) <= (last.opening.episode, last.opening.slot):
-            return False
-        self._ahead.append(message)
-        return True
-
-    def _hear_early(self, slot: _Slot) -> None:
-        """Tell the executive the results of a slot."""
-        results, slot.early = slot.early, []
-        for arm, action, outcome, reason in results:
-            self._executive.on_result(arm, action, outcome, reason)
+    def _judge(self, slot: Slot) -> None:
+        """The twin has judged a slot, which waits for nothing from here any more."""
+        verdicts = slot.verdicts or ()
+        self._values["silent"] = ", ".join(v.arm for v in verdicts if v.rule is TwinRule.SILENT)
+        late = slot is self._slots.current and not self._released
+        if slot.opened:
+            self._released |= late
+            self._carry_out(self._executive.on_verdicts(verdicts))
+        if late:
+            self._say_untold(slot)
 
     def _on_staleness(self, message: Staleness) -> None:
         try:
@@ -322,7 +212,7 @@ class CoordinatorNode(PolyarmNode):
             return
         self._hear_number(message.episode, message.plan)
         self._unwatched = False
-        if message.episode == self._episode:
+        if message.episode == self._slots.episode:
             self._staleness = message
             self._advance()
 
@@ -332,7 +222,7 @@ class CoordinatorNode(PolyarmNode):
         except Malformed as why:
             self.refuse("malformed", f"request for another plan: {why}")
             return
-        taken = request.episode == self._episode and self._executive.on_request(
+        taken = request.episode == self._slots.episode and self._executive.on_request(
             request.number, request.reason, request.cause, request.agents
         )
         self._count("requests" if taken else "requests_ignored")
@@ -362,20 +252,20 @@ class CoordinatorNode(PolyarmNode):
 
     def _hear_number(self, episode: int, number: int) -> None:
         """Somebody knows a plan of this number: one that a coordinator has made before this one came up."""
-        if episode == self._episode and number <= self._executive.number:
+        if episode == self._slots.episode and number <= self._executive.number:
             return
         if number > HIGHEST:
             self.refuse("malformed", f"number of the plan = {number}; valid: at most {HIGHEST}")
         elif (episode, number) > self._elsewhere:
             self._elsewhere = episode, number
-            if episode == self._episode:
+            if episode == self._slots.episode:
                 self._executive.on_plan_elsewhere(number)
 
     # -- a slot -------------------------------------------------------------------------------------------------------
 
     def _on_tick(self) -> None:
-        slot = self._current
-        if not self.active or slot is None or slot.released:
+        slot = self._slots.current
+        if not self.active or slot is None or self._released:
             return
         if slot.opened:
             self._carry_out(self._executive.tick(time.monotonic()))
@@ -383,8 +273,8 @@ class CoordinatorNode(PolyarmNode):
 
     def _advance(self) -> None:
         """Open the slot here once all is known that its plan depends on; tell the arms once that is worth the while."""
-        slot = self._current
-        if slot is None or slot.released or slot.judged or self._states is None or not self.active:
+        slot = self._slots.current
+        if slot is None or self._released or slot.verdicts is not None or self._states is None or not self.active:
             return
         if self._stands_back():
             self.report(DiagnosticStatus.WARN, f"a newer coordinator holds the plan: {self._rival}")
@@ -399,27 +289,22 @@ class CoordinatorNode(PolyarmNode):
             return
         self._release(slot)
 
-    def _is_known(self, slot: _Slot, now: float) -> bool:
+    def _is_known(self, slot: Slot, now: float) -> bool:
         """Whether the world of the slot, the outcome of the last one and the detector's word are here, or overdue."""
-        snapshot, opening, before = self._snapshot, slot.opening, self._before
-        if snapshot is None or snapshot.episode != opening.episode or snapshot.sequence < opening.world_sequence:
+        if not self._slots.is_known(now):
             return False
-        if before is not None and now - slot.received < self._chosen["result_wait"]:
-            unjudged = not before.judged and before.opening.epoch == opening.epoch  # a dead twin judges no more
-            if unjudged or before.acting:
-                return False
-        if slot.complete is None:
-            slot.complete = now
+        if self._complete is None:
+            self._complete = now
         watched = self._chosen["detector"] and self._executive.sound
         if not watched or self._unwatched or self._has_watched(slot) or self.count_publishers(topics.STALENESS) == 0:
             return True
-        if now - slot.complete < self._chosen["detector_wait"]:
+        if now - self._complete < self._chosen["detector_wait"]:
             return False
         self._count("unwatched")
         self._unwatched = True
         return True
 
-    def _has_watched(self, slot: _Slot) -> bool:
+    def _has_watched(self, slot: Slot) -> bool:
         """Whether the detector has looked at the plan in the world of the slot."""
         seen = self._staleness
         return (
@@ -429,38 +314,36 @@ class CoordinatorNode(PolyarmNode):
             and seen.world_sequence >= slot.opening.world_sequence
         )
 
-    def _open(self, slot: _Slot, now: float) -> None:
-        assert self._snapshot is not None
-        if self._before is not None:
-            self._count("unknown_results", len(self._before.acting))
-        self._before = None
-        slot.opened = True
+    def _open(self, slot: Slot, now: float) -> None:
+        snapshot, before = self._slots.snapshot, self._slots.before
+        assert snapshot is not None
+        if before is not None:
+            self._count("unknown_results", len(before.acting))
+        early = self._slots.open(slot)
         self._note(slot.opening, "opened")
-        view = WorldView(self._scenario, self._snapshot.world)
+        view = WorldView(self._scenario, snapshot.world)
 
         def watch(state: ArmsState, remaining: Plan) -> bool:
             return self._staleness is not None and self._has_watched(slot) and bool(self._staleness.stale)
 
-        self._carry_out(
-            self._executive.on_opening(slot.opening.slot, now, view, self._snapshot.arms, watch),
-        )
-        self._hear_early(slot)
+        self._carry_out(self._executive.on_opening(slot.opening.slot, now, view, snapshot.arms, watch))
+        self._hear(early)
 
-    def _say_untold(self, slot: _Slot) -> None:
+    def _say_untold(self, slot: Slot) -> None:
         """The slot was decided without a word from here: arms that go on by themselves must hear that somebody is."""
-        if self._states is None or slot.opening.episode != self._episode or self._stands_back():
+        if self._states is None or slot.opening.episode != self._slots.episode or self._stands_back():
             return
         self._count("slots_untold")
         self._tell(slot, self._executive.untold(slot.opening.slot))
 
-    def _tell(self, slot: _Slot, told: SlotPlan) -> None:
+    def _tell(self, slot: Slot, told: SlotPlan) -> None:
         message = state_to_message(told)
         message.twin_epoch = slot.opening.epoch
         assert self._states is not None
         self._publish(self._states, message, slot.opening.slot)
 
-    def _release(self, slot: _Slot) -> None:
-        slot.released = True
+    def _release(self, slot: Slot) -> None:
+        self._released = True
         told = self._executive.release()
         self._tell(slot, told)
         self._note(slot.opening, "released")
@@ -501,7 +384,7 @@ class CoordinatorNode(PolyarmNode):
         self._sequences[type(message)] += 1
         message.header.stamp = self.get_clock().now().to_msg()
         message.header.frame_id = self._scenario.frame
-        message.episode, message.slot = self._episode, slot
+        message.episode, message.slot = self._slots.episode, slot
         message.epoch, message.sequence = self.epoch, self._sequences[type(message)]
         publisher.publish(message)
 

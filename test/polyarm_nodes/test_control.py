@@ -118,7 +118,7 @@ ENDED, UNPLANNED = ArmHead.STANDING_ENDED, ArmHead.STANDING_UNPLANNED
 @contextmanager
 def agent(out: Path, control: str, **parameters: Any) -> Iterator[PlayedCell]:
     """Bob alone, in a cell that the test plays."""
-    graph = [spec for spec in specs(out, control=control, arms=["bob"]) if spec.executable == "arm_agent"]
+    graph = [spec for spec in specs(out, control=control) if spec.parameters.get("arm") == "bob"]
     with running(with_parameters(graph, "arm_agent", use_sim_time=False, **parameters), out), probe() as node:
         yield PlayedCell(node)
 
@@ -226,7 +226,7 @@ def test_a_team_with_a_plan_sorts_although_its_coordinator_is_killed(tmp_path: P
 
         def in_the_middle() -> bool:
             assert not runner._supervise(), "the run is over"
-            return bool(states) and states[-1].slot >= 2
+            return bool(states) and states[-1].slot >= 2 and states[-1].sound
 
         node.wait(in_the_middle, "the second slot", 60.0)
         os.kill(runner.pid("coordinator"), signal.SIGKILL)

@@ -8,13 +8,12 @@ a message is its fields. Fields of fixed size do not depend on their values, so 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from polyarm_core.chains.printer import format_step
 from polyarm_core.chains.terms import Plan
 from polyarm_core.constraints import Action, Declaration
 from polyarm_core.control.modes import Head
-from polyarm_core.slots import ArmVerdict
 
 ENCAPSULATION = 4
 CAUSE = WHY = 512
@@ -86,23 +85,6 @@ def report_size(arm: str, action: Action, declaration: Declaration) -> int:
     return size.total
 
 
-def verdict_size(verdicts: Sequence[ArmVerdict], strategy: str) -> int:
-    """Bytes of a ``SlotVerdict``: the twin's answer to all arms."""
-    size = _Size()
-    size.header("")
-    size.numbers(8, 4, 8, 4)  # episode, slot, epoch, sequence
-    size.text(strategy)
-    size.numbers(4, 4, 1, 4)  # admitted, upper bound, proven, time of arbitration
-    size.numbers(4)
-    for verdict in verdicts:
-        size.text(verdict.arm)
-        size.action(verdict.action)
-        size.numbers(1, 1)  # decision, rule
-        size.text(verdict.element, verdict.rival)
-        size.numbers(8, 4)  # lease
-    return size.total
-
-
 def plan_size(plan: Plan, reason: str, frame: str) -> int:
     """Bytes of a ``Plan``: what everybody is told when it is followed from now on.
 
@@ -139,15 +121,4 @@ def plan_state_size(heads: Mapping[str, Head], missing: Mapping[str, str], remai
         size.action(head.action or NOTHING)
         size.text(clipped(missing.get(arm, ""), WHY))
     size.chains(remaining)
-    return size.total
-
-
-def replan_request_size(reason: str, cause: str, agents: Sequence[str], frame: str) -> int:
-    """Bytes of a ``ReplanRequest``: the detector's, or anybody's."""
-    size = _Size()
-    size.header(frame)
-    size.numbers(8, 4, 8, 4, 4)  # episode, slot, epoch, sequence, plan
-    size.text(reason, clipped(cause, CAUSE))
-    size.texts(agents)
-    size.numbers(4)  # probability
     return size.total

@@ -15,9 +15,7 @@ from polyarm_core.chains.terms import Plan, Step, Wait, WaitAgents, WaitEntity
 from polyarm_core.constraints import Action, Declaration
 from polyarm_core.control.episode import run_controlled_episode
 from polyarm_core.control.modes import Control, Head, Standing
-from polyarm_core.orchestrator import Decision, Rule
 from polyarm_core.scenario import load_scenario
-from polyarm_core.slots import ArmVerdict
 
 names = st.text("abcxyz_", min_size=1, max_size=13)
 words = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
@@ -34,9 +32,6 @@ plans = st.dictionaries(names, st.lists(steps, max_size=3), max_size=3).map(
 )
 heads = st.dictionaries(
     names, st.builds(lambda action: Head(Standing.ACT, action), actions) | st.just(Head(Standing.WAIT)), max_size=4
-)
-verdicts = st.lists(
-    st.builds(ArmVerdict, names, actions, st.just(Decision.YIELD), st.just(Rule.EXCLUSION), words, names), max_size=4
 )
 
 
@@ -78,12 +73,12 @@ def test_an_episode_counts_what_its_team_would_say(way: Control) -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_sizes_are_those_of_rclpy(data: Any) -> None:
-    from polyarm.msg import IntentReport, SlotVerdict
+    from polyarm.msg import IntentReport
     from rclpy.serialization import serialize_message
 
     from polyarm_core.control.executive import SlotPlan
-    from polyarm_nodes.convert import action_to_message, declaration_to_message, verdict_to_message
-    from polyarm_nodes.plan_convert import plan_to_message, request_to_message, state_to_message
+    from polyarm_nodes.convert import action_to_message, declaration_to_message
+    from polyarm_nodes.plan_convert import plan_to_message, state_to_message
 
     def size(message: Any, frame: str = "") -> int:
         message.header.frame_id = frame
@@ -95,17 +90,9 @@ def test_sizes_are_those_of_rclpy(data: Any) -> None:
     )
     assert wire.report_size(arm, action, declaration) == size(report)
 
-    answers, strategy = data.draw(verdicts), data.draw(names)
-    message = SlotVerdict(strategy=strategy, verdicts=[verdict_to_message(v, 2.0) for v in answers])
-    assert wire.verdict_size(answers, strategy) == size(message)
-
     plan, told, reason = data.draw(plans), data.draw(heads), data.draw(names)
     assert wire.plan_size(plan, reason, frame) == size(plan_to_message(3, plan, reason), frame)
 
     missing = {name: data.draw(words) * data.draw(st.sampled_from([1, 40])) for name in told}
     state = state_to_message(SlotPlan(2, 3, True, told, plan, missing))
     assert wire.plan_state_size(told, missing, plan, frame) == size(state, frame)
-
-    cause = data.draw(words) * data.draw(st.sampled_from([1, 40]))
-    request = request_to_message(3, reason, cause, tuple(told), 0.5)
-    assert wire.replan_request_size(reason, cause, tuple(told), frame) == size(request, frame)
