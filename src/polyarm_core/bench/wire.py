@@ -16,8 +16,8 @@ from polyarm_core.constraints import Action, Declaration
 from polyarm_core.control.modes import Head
 
 ENCAPSULATION = 4
-CAUSE = WHY = 512
-"""Bytes of the longest cause and wait that a message takes; the rest is cut off."""
+WHY = 512
+"""Bytes of the longest wait that a message takes; the rest is cut off."""
 NOTHING = Action("")
 
 
