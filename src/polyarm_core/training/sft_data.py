@@ -300,10 +300,12 @@ def open_learner(adapter: Path, threads: int = 1) -> Callable[[Domain[Any]], Coo
     """
     from polyarm_core.coordinator.model import ModelCoordinator
     from polyarm_core.llm.batched import BatchedModel
+    from polyarm_core.llm.remembering import RememberingModel
     from polyarm_core.llm.transformers_backend import TransformersModel
     from polyarm_core.training.lora import model_folder, trained_variant
 
-    model = BatchedModel(TransformersModel(model_folder(str(adapter)), threads=threads, dtype="bfloat16", packed=True))
+    weights = TransformersModel(model_folder(str(adapter)), threads=threads, dtype="bfloat16", packed=True)
+    model = RememberingModel(BatchedModel(weights), weights.name)
     variant = trained_variant(adapter)
     return lambda domain: ModelCoordinator(domain, model, variant=variant)
 
@@ -354,6 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS))
     parser.add_argument("--seed", type=int, default=FIRST_SEED, help="of the first episode")
     parser.add_argument("--rate", type=float, default=EVENT_RATE, help="events for each frame")
+    parser.add_argument("--errors", type=float, default=ERRORS, help="updates without need for each frame")
     parser.add_argument("--wander", type=float, default=WANDER, help="share of segments with another plan")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="of the same question, e.g. the start")
     parser.add_argument("--learner", type=Path, help="adapter of a tuned model that executes its own plans")
@@ -368,6 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             None if options.learner is None else open_learner(options.learner),
             options.jobs,
             rate=options.rate,
+            errors=options.errors,
             wander=options.wander,
             max_calls=None if options.learner is None else LEARNER_CALLS,
         )
