@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from polyarm_core.bench.overcooked.methods import parse_method
@@ -20,6 +21,7 @@ PANEL = 620
 LINE = 19
 SHOWN = 7  # steps of each chain
 NEWS = 5  # lines
+WIDEST = 155  # characters of one; the narrowest picture has room for them
 LINGER = 6  # frames for which an event or a correction stays on the screen
 PER_SECOND = 5
 COLOURS = {
@@ -114,4 +116,5 @@ def _news(episode: Episode[Any], number: int) -> list[tuple[str, str]]:
         why = f" ({record.reason}{': ' + record.cause if record.cause else ''})" if record.reason != "start" else ""
         news.append((record.frame, f"frame {record.frame}: {what}{why}", "plan"))
     shown = [(frame, text, colour) for frame, text, colour in news if number - LINGER <= frame <= number]
-    return [(text[:150], colour) for _, text, colour in sorted(shown, key=lambda item: item[0])[-NEWS:]]
+    newest = sorted(shown, key=lambda item: item[0])[-NEWS:]
+    return [(shorten(text, WIDEST, placeholder=" ..."), colour) for _, text, colour in newest]
