@@ -72,6 +72,7 @@ class PlannerUse:
         unreadable: texts without a skill.
         rejected: skills whose preconditions did not hold.
         waits: decisions that ended in waiting because every attempt failed.
+        model_errors: attempts in which the model gave no text.
         seconds, prompt_tokens, tokens: of the model.
     """
 
@@ -79,6 +80,7 @@ class PlannerUse:
     unreadable: int = 0
     rejected: int = 0
     waits: int = 0
+    model_errors: int = 0
     seconds: float = 0.0
     prompt_tokens: int = 0
     tokens: int = 0
@@ -162,6 +164,7 @@ class ProAgent:
             try:
                 answer = self.model.generate(self.prompt(state, agent, feedback), max_tokens=MAX_TOKENS)
             except ModelError as error:
+                self.use.model_errors += 1
                 feedback.append(str(error))
                 break
             self.use.calls += 1

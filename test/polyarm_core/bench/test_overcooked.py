@@ -16,6 +16,7 @@ from polyarm_core.bench.overcooked.sweep import read_trials, run, seeds_of
 from polyarm_core.bench.overcooked.trial import open_domain, run_trial, schedule_of
 from polyarm_core.domains.overcooked.package import require_package
 from polyarm_core.errors import InvalidValue, MissingExtra, UnknownName
+from polyarm_core.llm.interface import ModelError
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,21 @@ def test_a_model_that_is_not_named_or_cannot_write_is_refused() -> None:
         run_trial("proagent", "cramped_room", "standard", 0, "own", AskedModel("vllm:Qwen"))
     with pytest.raises(UnknownName, match="compact"):
         AskedModel("openai:Qwen", variant="short")
+
+
+def test_a_trial_in_which_the_model_is_silent_does_not_count(tiny: Path) -> None:
+    from polyarm_core.llm.process import ServerProcess
+
+    with pytest.raises(ModelError):  # nobody there
+        run(
+            ["model+never"], layouts=["Ring"], seeds=[0], plant="own", model=AskedModel("openai:", "http://127.0.0.1:9")
+        )
+    with ServerProcess(str(tiny)) as server:
+        there = AskedModel("openai:", server.port_file.read_text().strip(), "compact", timeout=20.0)
+        run_trial("model+never", "cramped_room", "standard", 0, "own", there)
+    for method in ("model+stall", "proagent"):  # the layout is another, so nothing of it was asked before
+        with pytest.raises(ModelError, match="does not count"):
+            run_trial(method, "forced_coordination", "standard", 0, "own", there)
 
 
 def test_planning_beats_the_greedy_pair_that_meets_head_on() -> None:

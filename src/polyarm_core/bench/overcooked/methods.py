@@ -297,6 +297,7 @@ def _opened(which: str) -> RememberingModel:
 
 @cache
 def _opened_asked(asked: AskedModel) -> RememberingModel:
+    from polyarm_core.llm.interface import Prompt
     from polyarm_core.llm.registry import open_model
     from polyarm_core.llm.remembering import RememberingModel
     from polyarm_core.scenario import ModelSpec, parse_model
@@ -307,7 +308,9 @@ def _opened_asked(asked: AskedModel) -> RememberingModel:
         raise InvalidValue("model", asked.name, "a model that can write a text")
     if spec.backend == "transformers" and not asked.url:
         return _writing(model_folder(spec.name))
-    return RememberingModel(open_model(spec, url=asked.url or None), asked.name)
+    model = open_model(spec, url=asked.url or None)
+    model.generate(Prompt("", "Answer with yes."), max_tokens=1)  # whoever is not there must not lose every trial
+    return RememberingModel(model, asked.name)
 
 
 def _writing(weights: str) -> RememberingModel:

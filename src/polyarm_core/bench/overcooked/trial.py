@@ -18,8 +18,10 @@ from polyarm_core.bench.overcooked.methods import (
 )
 from polyarm_core.domains.overcooked.disturbances import HELD_OUT, NAMES, STANDARD, EventSchedule
 from polyarm_core.errors import UnknownName
+from polyarm_core.llm.interface import ModelUnavailable
 
 if TYPE_CHECKING:
+    from polyarm_core.baselines.interface import Policy
     from polyarm_core.coordinator.episode import Episode
     from polyarm_core.domains.overcooked.domain import OvercookedDomain
 
@@ -148,13 +150,23 @@ def run_trial(
 
     Raises:
         UnknownName: no such method, layout, setting or plant.
-        InvalidValue, MissingExtra, ModelError: something that the method needs is not there.
+        InvalidValue, MissingExtra, ModelError: something that the method needs is not there, or a language model failed
+            to answer: such a trial says nothing about the method.
     """
     chosen, domain, schedule = parse_method(method), open_domain(layout, plant), schedule_of(setting, seed)
     where = (method, domain.layout.name, setting, seed, plant)
     if chosen.policy:
-        return _play(where, chosen, domain, schedule, model)
-    return _summary(where, *run_chains(chosen, domain, schedule, seed, model=model))
+        policy = open_policy(chosen, domain, model)
+        trial, use = _play(where, policy, domain, schedule), getattr(policy, "use", None)
+    else:
+        episode, coordinator = run_chains(chosen, domain, schedule, seed, model=model)
+        trial, use = _summary(where, episode, coordinator), getattr(coordinator, "use", None)
+    if use is not None and use.model_errors:
+        raise ModelUnavailable(
+            f"{method} on {trial.layout}, {setting}, seed {seed}: the language model gave no text {use.model_errors} "
+            "times; the trial does not count"
+        )
+    return trial
 
 
 def run_chains(
@@ -212,15 +224,13 @@ def _summary(where: tuple[str, str, str, int, str], episode: Episode[Any], coord
 
 def _play(
     where: tuple[str, str, str, int, str],
-    method: Method,
+    policy: Policy,
     domain: OvercookedDomain,
     schedule: EventSchedule,
-    model: AskedModel | None,
 ) -> Trial:
     from polyarm_core.domains.overcooked.disturbances import happen
     from polyarm_core.domains.overcooked.kitchen import INTERACT, STAY
 
-    policy = open_policy(method, domain, model)
     policy.reset(where[3])
     begin, planning = time.perf_counter(), 0.0
     state, pending = domain.start(where[3]), schedule.events
