@@ -91,8 +91,8 @@ succeeds in the imagination. A language model is called {MAX_CALLS} times in a t
 
 Steps are carried out by {{plants}}; cook time 20. Machine: {{cpu}}, {{cores}} cores, Python {{python}}; RT was taken
 with other work on the machine, and that of trials that ask a model with up to sixteen of them sharing one core: it says
-how long a trial took beside the others, not how long it takes alone. A question that comes up again, in whichever trial,
-is answered from memory, and counts with the time that the first answer took, and as another output."""
+how long a trial took beside the others, not how long it takes alone. A question that comes up again, in whichever
+trial, is answered from memory; it counts as another output, with the time that the first answer took."""
 
 
 def write_page(trials: Sequence[Trial], folder: Path) -> None:
