@@ -55,7 +55,7 @@ class DigitalTwin(PolyarmNode):
         if values["trace_file"]:
             self._trace = Path(values["trace_file"]).open("a", buffering=1, encoding="utf-8")
         self._openings = self.create_publisher(SlotOpening, topics.SLOT_OPENING, qos.OPENINGS)
-        self._verdicts = self.create_publisher(SlotVerdict, topics.VERDICTS, qos.VERDICTS)
+        self._verdicts = self.create_publisher(SlotVerdict, topics.VERDICTS, qos.kept(qos.VERDICTS))
         self._grants = self.create_publisher(GrantTable, topics.GRANTS, qos.GRANTS)
         self.create_subscription(IntentReport, topics.INTENTS, self._on_report, qos.REPORTS)
         self.create_subscription(WorldState, topics.WORLD, self._on_world, qos.WORLD)

@@ -147,7 +147,7 @@ class EpisodeMonitor(PolyarmNode):
             ),
             (
                 self.create_subscription(
-                    SlotVerdict, topics.VERDICTS, self._on_verdict, qos.every_sample(qos.VERDICTS)
+                    SlotVerdict, topics.VERDICTS, self._on_verdict, qos.every_sample(qos.kept(qos.VERDICTS))
                 ),
                 1,
             ),

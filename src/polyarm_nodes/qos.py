@@ -21,6 +21,19 @@ def every_sample(profile: QoSProfile) -> QoSProfile:
     )
 
 
+def kept(profile: QoSProfile) -> QoSProfile:
+    """The same for a publisher that keeps its newest samples for who asks for them, and for a subscriber that asks.
+
+    A connection can be ready at one end a second before it is at the other; a whole episode may fit into that.
+    """
+    return QoSProfile(
+        history=profile.history,
+        depth=profile.depth,
+        reliability=profile.reliability,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL,
+    )
+
+
 # A late joiner needs the newest of these at once: the open slot, the world, the leases in force, the last episode.
 OPENINGS = _profile(1, latched=True)
 WORLD = _profile(1, latched=True)

@@ -69,7 +69,7 @@ class PlayedCell(Node):
         self._worlds = self.create_publisher(WorldState, topics.WORLD, qos.WORLD)
         self._openings = self.create_publisher(SlotOpening, topics.SLOT_OPENING, qos.OPENINGS)
         self._reports = self.create_publisher(IntentReport, topics.INTENTS, qos.REPORTS)
-        self._verdicts = self.create_publisher(SlotVerdict, topics.VERDICTS, qos.VERDICTS)
+        self._verdicts = self.create_publisher(SlotVerdict, topics.VERDICTS, qos.kept(qos.VERDICTS))
         self._actions = self.create_publisher(ActionResult, topics.ACTION_RESULTS, qos.RESULTS)
         self.create_service(ResetWorld, topics.RESET_WORLD, self._on_reset)
         self.create_subscription(EpisodeResult, topics.EPISODE_RESULT, self.results.append, qos.EPISODE)
